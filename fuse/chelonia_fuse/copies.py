@@ -121,8 +121,9 @@ class CachedCopy:
 
     @property
     def changed(self) -> bool:
-        """Whether a commit is due. It is, too, where what was sent is undone here: the cluster may have it."""
-        return self.staged.changed or bool(self.earlier)
+        """Whether a commit is due. It is, too, where what was sent is undone here: the cluster may have it. And where
+        what the journal has is undone: the commit carries the attributes."""
+        return self.staged.changed or bool(self.earlier) or (self.queued and self.modified_ns is not None)
 
     @property
     def owned(self) -> bool:

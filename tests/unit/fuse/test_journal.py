@@ -19,7 +19,7 @@ from msgspec import structs
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Change, Over, Splice, Write
+from chelonia.core.ports.files import Change, Over, Setting, Splice, Write
 from chelonia.core.timing.jobs import Jobs
 from chelonia.hosting.net.clock import SystemClock
 from chelonia_fuse import committing, journal
@@ -583,3 +583,18 @@ async def test_what_waits_takes_the_place_of_another_file_only_once_it_is_commit
         await mount.system.rename((mount.root, "new"), (mount.root, "newer"), Over.REPLACE)
     await mount.system.rename((mount.root, "newer"), (mount.root, "f"), Over.REPLACE)
     assert (await other.read("f"), mount.committer.waiting) == (b"bytes", {})
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_waits_can_be_undone_while_the_cluster_is_away(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """`> f` failed, as the cluster was to hear of the new time at once; but the bytes were gone."""
+    await mount.close(await mount.open("f", NEW))
+    await kept(mount, "f")
+    mount.network.away = True
+    await mount.system.set(await mount.find("f"), Setting(mode=0o600))
+    await mount.close(await mount.open("f", os.O_WRONLY | os.O_TRUNC))
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert (await other.read("f"), (await other.find("f")).attributes.mode) == (b"", 0o600)
