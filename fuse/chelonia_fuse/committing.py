@@ -191,6 +191,7 @@ class FileCommitter:
             inode.copy.queued = inode.copy.kept = False
             self._packed.done(inode.guid)
             self._journal.remove(inode.guid)
+            inode.copy.renewed()
 
     # --- the journal ---
 

@@ -276,7 +276,7 @@ class CachedCopy:
         self.fd, self.path, self.left = fd, path, self.path
 
     def renewed(self) -> None:
-        """Note that the record is of this state: the file that had the bytes before can go."""
+        """Note that the record is of this state, or gone: the file that had the bytes before can go."""
         if self.left is not None:
             self.left.unlink(missing_ok=True)
             self.left = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -182,3 +183,21 @@ async def test_what_was_not_closed_when_the_mount_died_is_not_read_once_what_was
     assert await again.system.read(handle, 0, 10) == b"not closed"
     await again.committer.work_off()
     assert await again.system.read(handle, 0, 1 << 20) == await other.read("f") == LARGE[:50] + b"closed" + LARGE[56:]
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_of_bytes_that_were_moved_nothing_stays_though_a_full_disk_took_no_record(
+    mount: Trial, other: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"123456")
+    await other.write("f", b"2", flags=APPEND)
+    handle = await mount.open("f")
+    monkeypatch.setattr(mount.committer._journal, "write", full_disk)
+    await mount.committer.work_off()
+    assert await mount.system.read(handle, 0, 100) == await other.read("f") == b"old 2123456"
+    assert len(list((tmp_path / "one" / "data").iterdir())) == 1
+
+
+def full_disk(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "full")
