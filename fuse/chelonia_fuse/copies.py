@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from chelonia.core import bounds
 from chelonia.core.ids import BlobId, Guid
@@ -40,6 +40,7 @@ MOVED: Final = ".moved"
 """Suffix of every other file of a copy whose bytes are moved while a record promises them."""
 SHED_PARTS: Final = 4
 """Dropping bytes pays if they are at least a quarter of those that stay, which are written anew."""
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +176,13 @@ class CachedCopy:
             done = self._put(offset, data)
             data, offset = data[done:], offset + done
 
-    def write(self, offset: int, data: bytes, *, append: bool) -> None:
+    def write(self, offset: int, data: bytes | memoryview, *, append: bool) -> int:
+        """Change bytes. Returns: how many; fewer where the disk is full. Raises: OSError if it takes none."""
         self.modified_ns = self._changed()
-        while data:
-            done = self._put(offset, data)
-            for staged in self._states():
-                staged.wrote(offset, offset + done, append=append)
-            data, offset = data[done:], offset + done
+        done = self._put(offset, data)
+        for staged in self._states():
+            staged.wrote(offset, offset + done, append=append)
+        return done
 
     def resize(self, size: int, cutting: Callable[[], None] | None = None) -> None:
         """Truncate, or lengthen by zeros. `cutting` is called before bytes go."""
@@ -384,15 +385,15 @@ class Cache:
         if self.bytes > self._bytes_max:
             self.trim(self._bytes_max)
 
-    def with_room(self, act: Callable[[], object]) -> None:
+    def with_room(self, act: Callable[[], A]) -> A:
         """Write to the disk by `act`; when it is full, drop bytes that can be read again, and try once more."""
         try:
-            act()
+            return act()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self.trim(0)
-            act()
+            return act()
 
     def trim(self, bytes_max: int) -> None:
         """Drop copies until the rest has at most `bytes_max`."""

@@ -445,15 +445,23 @@ class FileSystem:
         return copy.read(offset, size)
 
     async def write(self, handle: Handle, offset: int, data: bytes) -> int:
-        """Change bytes of an open file in its local copy."""
-        copy = self.cache.of(handle.inode)
+        """Change bytes of an open file in its local copy. Returns: how many; fewer than given where the disk is full.
+        Raises: OSError when it takes none."""
+        copy, done = self.cache.of(handle.inode), 0
         async with copy.lock:
             append = bool(handle.flags & os.O_APPEND)
             if append:
                 offset = copy.staged.size  # the kernel's is too low if others have appended meanwhile
-            self.cache.with_room(lambda: copy.write(offset, data, append=append))
-        self.cache.took(len(data))
-        return len(data)
+            while done < len(data):
+                part = partial(copy.write, offset + done, memoryview(data)[done:], append=append)
+                try:
+                    done += self.cache.with_room(part)
+                except OSError:
+                    if not done:
+                        raise
+                    break
+        self.cache.took(done)
+        return done
 
     async def flush(self, handle: Handle) -> None:
         """Commit as `close` does (`FileCommitter.close`)."""

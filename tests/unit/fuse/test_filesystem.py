@@ -775,7 +775,8 @@ async def test_what_a_full_disk_takes_of_a_write_is_a_change(
 
     with monkeypatch.context() as full:
         full.setattr(os, "pwrite", half)
+        assert await mount.system.write(handle, 0, b"x" * 8192) == 4096  # else who tries again appends it twice
         with pytest.raises(OSError, match="the disk is full"):
-            await mount.system.write(handle, 0, b"x" * 8192)
+            await mount.system.write(handle, 4096, b"x" * 4096)
     await mount.close(handle)
     assert await mount.read("f") == await other.read("f") == b"x" * 4096 + LARGE[4096:]
