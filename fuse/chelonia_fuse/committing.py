@@ -569,7 +569,7 @@ class FileCommitter:
         looked = await self._cluster.look(place, Want.SOURCES, span)
         async with contextlib.aclosing(self._cluster.read(place, looked, span)) as chunks:
             async for chunk in chunks:
-                copy.store(start, chunk)
+                self._cache.with_room(partial(copy.store, start, chunk))
                 start += len(chunk)
 
     def _place(self, inode: Inode, copy: CachedCopy) -> LogicalName:

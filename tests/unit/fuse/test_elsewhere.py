@@ -14,10 +14,13 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.bartender import UndeleteRequest
 from chelonia.core.ports.files import Clone, Done, Move, Over, Setting
 from chelonia_fuse import committing
+from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.filesystem import Handle
 from tests.support.cluster import MemoryCluster
 from tests.support.failing import fails
 from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
+
+LARGE = bytes(range(256)) * 4096
 
 
 async def test_what_was_written_to_a_renamed_file_does_not_go_to_its_copy(
@@ -340,3 +343,27 @@ async def test_what_was_written_is_kept_beside_its_file_though_its_directorys_na
     await mount.close(handle)
     found = await names(other, directory=there)
     assert (found[0], found[1].startswith("f.conflict-"), await names(other, directory=new)) == ("f", True, [])
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_bytes_that_can_be_read_again_make_room_for_what_is_kept_beside_a_file(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its close failed, and was tried again in vain."""
+    for name in ("f", "g"):
+        await other.write(name, LARGE)
+    handle, known = await mount.open("f", os.O_WRONLY), await mount.find("g")
+    await mount.system.write(handle, 0, b"1")
+    await other.write("f", b"2", at=1)
+    assert await mount.read("g") == LARGE
+    store = CachedCopy.store
+
+    def tight(copy: CachedCopy, offset: int, data: bytes) -> None:
+        if known.copy is not None:
+            raise OSError(errno.ENOSPC, "full")
+        store(copy, offset, data)
+
+    monkeypatch.setattr(CachedCopy, "store", tight)
+    await mount.close(handle)
+    _, kept, _ = await names(other)
+    assert await other.read(kept) == b"12" + LARGE[2:]
