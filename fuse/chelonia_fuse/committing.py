@@ -304,13 +304,13 @@ class FileCommitter:
         records = {record.guid: record for record in self._journal.records()}
         packed = list(self._packed.records())
         self._journal.claim(cluster, is_free=not (records or packed))
+        self._cache.clear({record.data for record in records.values()}, self._journal.unreadable)
         for record, data in packed:
             if record.guid not in records:  # else that record is later: the file was closed again, and not packed
                 self._cache.keep(record.guid, data)
                 self._journal.write(record)
                 records[record.guid] = record
         self._packed.clear()
-        self._cache.clear({record.data for record in records.values()}, self._journal.unreadable)
         for record in records.values():
             guid = Guid(record.guid)
             try:

@@ -351,7 +351,6 @@ class Cache:
 
     def keep(self, guid: str, data: bytes) -> None:
         """Write bytes from the journal durably to the file of a copy."""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.path(guid).open("wb") as file:
             file.write(data)
             file.flush()

@@ -288,6 +288,22 @@ async def test_bytes_whose_record_cannot_be_read_stay(
         assert (tmp_path / "one" / "data" / "6d4a.bad").read_bytes() == b"bytes"
 
 
+@pytest.mark.expect_log("it cannot be read|is committed now")
+async def test_bytes_whose_record_cannot_be_read_stay_though_an_earlier_change_is_packed(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That change was written over them, then set aside in their place, and zeros were committed."""
+    held(mount, monkeypatch)
+    await mount.write("f", b"first", flags=NEW)
+    guid = (await mount.find("f")).guid
+    (tmp_path / "one" / "journal" / f"{guid}.json").write_bytes(b"no record")
+    (tmp_path / "one" / "data" / guid).write_bytes(b"later")
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert (tmp_path / "one" / "data" / f"{guid}.bad").read_bytes() == b"later"
+    assert await other.read("f") == b"first"
+
+
 @pytest.mark.expect_log("/g is committed now")
 async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_has_of_it(
     mount: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
