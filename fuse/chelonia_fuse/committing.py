@@ -89,8 +89,9 @@ class FileCommitter:
             if copy.kept:
                 return
             if self._cluster.is_away:
-                await self._keep(inode)
-                return
+                with contextlib.suppress(OSError):  # a full disk: then it is tried all the same
+                    await self._keep(inode)
+                    return
             if (not copy.queued or inode.guid in self._packed) and self.behind.takes(inode, copy):
                 try:
                     await self._pack(inode, copy)

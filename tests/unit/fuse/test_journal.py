@@ -614,3 +614,12 @@ async def test_what_waits_can_be_undone_while_the_cluster_is_away(
     again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert (await other.read("f"), (await other.find("f")).attributes.mode) == (b"", 0o600)
+
+
+async def test_a_full_disk_keeps_no_file_from_being_committed_after_a_request_without_an_answer(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mount.committer._journal, "write", full_disk)
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.write("f", b"bytes")
+    assert await other.read("f") == b"bytes"
