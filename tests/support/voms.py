@@ -20,10 +20,10 @@ from chelonia.hosting.net.voms import (
     CERTIFICATES,
     FQANS,
     TARGETS,
-    _CertificateLists,
-    _Extension,
-    _TargetLists,
+    _Acs,
+    _Certificates,
     _TargetName,
+    _TargetNames,
 )
 
 HOUR_S = 3600
@@ -89,12 +89,14 @@ class Ac:
     def _extensions(self) -> list[dict[str, Any]]:
         carried = self.carried if self.carried is not None else [self.signer.certificate]
         certificates = [[asn1.Certificate.load(cert.public_bytes(Encoding.DER)) for cert in carried]]
-        told: list[tuple[str, bool, bytes]] = [(CERTIFICATES, False, _CertificateLists(certificates).dump())]
+        told: list[tuple[str, bool, bytes]] = [
+            (CERTIFICATES, False, core.SequenceOf(certificates, spec=_Certificates).dump())
+        ]
         if self.targets:
             names = [
                 _TargetName("name", asn1.GeneralName("uniform_resource_identifier", each)) for each in self.targets
             ]
-            told.append((TARGETS, True, _TargetLists([names]).dump()))
+            told.append((TARGETS, True, core.SequenceOf([names], spec=_TargetNames).dump()))
         if self.critical:
             told.append((self.critical, True, b"\x05\x00"))
         return [
@@ -123,6 +125,6 @@ def carrying(user: Issued, now_ms: int, *acs: cms.AttributeCertificateV2, raw: b
     )
     for extension in old.extensions:
         builder = builder.add_extension(extension.value, extension.critical)
-    value = raw or _Extension([list(acs)]).dump()
+    value = raw or core.SequenceOf([list(acs)], spec=_Acs).dump()
     builder = builder.add_extension(x509.UnrecognizedExtension(VOMS_ATTRIBUTES, value), critical=False)
     return Issued((builder.sign(user.key, hashes.SHA256()), *user.chain), template.key)

@@ -62,20 +62,8 @@ class _Acs(core.SequenceOf):  # type: ignore[misc] # asn1crypto has no types
     _child_spec = cms.AttributeCertificateV2
 
 
-class _Extension(core.SequenceOf):  # type: ignore[misc]
-    _child_spec = _Acs
-
-
 class _Certificates(core.SequenceOf):  # type: ignore[misc]
     _child_spec = asn1.Certificate
-
-
-class _CertificateLists(core.SequenceOf):  # type: ignore[misc]
-    _child_spec = _Certificates
-
-
-class _Fqans(core.SetOf):  # type: ignore[misc]
-    _child_spec = cms.IetfAttrSyntax
 
 
 class _TargetName(core.Choice):  # type: ignore[misc]
@@ -84,10 +72,6 @@ class _TargetName(core.Choice):  # type: ignore[misc]
 
 class _TargetNames(core.SequenceOf):  # type: ignore[misc]
     _child_spec = _TargetName
-
-
-class _TargetLists(core.SequenceOf):  # type: ignore[misc]
-    _child_spec = _TargetNames
 
 
 class Voms:
@@ -145,7 +129,7 @@ class Voms:
     def _check_targets(self, encoded: bytes) -> None:
         names = [
             target.chosen.chosen.native.lower()
-            for targets in _TargetLists.load(encoded, strict=True)
+            for targets in core.SequenceOf.load(encoded, strict=True, spec=_TargetNames)
             for target in targets
             if target.chosen.name in ("uniform_resource_identifier", "dns_name")
         ]
@@ -213,7 +197,7 @@ def _acs(chain: Chain) -> list[cms.AttributeCertificateV2]:
         encoded = found.value.value
         if len(encoded) > AC_BYTES_MAX:
             raise ValueError(f"more than {AC_BYTES_MAX} bytes")
-        acs = [ac for group in _Extension.load(encoded, strict=True) for ac in group]
+        acs = [ac for group in core.SequenceOf.load(encoded, strict=True, spec=_Acs) for ac in group]
         if len(acs) > ACS_MAX:
             raise ValueError(f"more than {ACS_MAX}")
         return acs
@@ -234,7 +218,8 @@ def _check_holder(holder: cms.Holder, entity: x509.Certificate) -> None:
 def _groups(info: cms.AttributeCertificateInfoV2) -> tuple[str, list[str]]:
     """Return the organisation, and the groups and roles in it without NULL parts. Raises: UNTRUSTED."""
     attributes = [each for each in info["attributes"] if each["type"].dotted == FQANS]
-    syntaxes = [syntax for each in attributes for syntax in _Fqans.load(each["values"].dump(), strict=True)]
+    sets = [core.SetOf.load(each["values"].dump(), strict=True, spec=cms.IetfAttrSyntax) for each in attributes]
+    syntaxes = [syntax for each in sets for syntax in each]
     if len(syntaxes) != 1:
         raise _refused("it has no list of groups, or several")
     uris = [name.native for name in syntaxes[0]["policy_authority"] if name.name == "uniform_resource_identifier"]
@@ -252,7 +237,8 @@ def _groups(info: cms.AttributeCertificateInfoV2) -> tuple[str, list[str]]:
 
 def _certificates(encoded: bytes) -> list[x509.Certificate]:
     """Return the certificates that the AC carries, its signer's first. Raises: UNTRUSTED."""
-    given = [cert for group in _CertificateLists.load(encoded, strict=True) for cert in group][:CHAIN_MAX]
+    groups = core.SequenceOf.load(encoded, strict=True, spec=_Certificates)
+    given = [cert for group in groups for cert in group][:CHAIN_MAX]
     if not given:
         raise _refused("it does not carry its signer's certificate")
     return [load_certificate(cert.dump()) for cert in given]
