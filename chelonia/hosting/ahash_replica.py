@@ -11,10 +11,10 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
@@ -75,10 +75,9 @@ class ReplicaSurroundings:
 
 @dataclass(frozen=True, slots=True)
 class HostedReplica:
-    """A started replica. The caller runs `run`, and `close` at the end; `jobs` run by themselves."""
+    """A started replica. The caller runs `ahash`, and `close` at the end; `jobs` run by themselves."""
 
     ahash: ReplicatedAHash
-    run: Callable[[], Coroutine[Any, Any, None]]
     close: Callable[[], Awaitable[None]]
     jobs: Jobs
 
@@ -118,7 +117,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         await close()
         raise
     links.jobs.add(disk_watch(lambda: ahash.committing_ms, lambda: ahash.upkeep_ms))
-    return HostedReplica(ahash, ahash.run, close, links.jobs)
+    return HostedReplica(ahash, close, links.jobs)
 
 
 def disk_watch(committing_ms: Callable[[], int], upkeep_ms: Callable[[], int]) -> Job:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from typing import Final
@@ -23,7 +24,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.config import DOORS, ListenSection, NodeConfig
 from chelonia.hosting.doors.compact_server import STARTING, CompactDoor, CompactParts, Offered
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
-from chelonia.hosting.doors.jobs_door import JobsDoor
+from chelonia.hosting.doors.jobs_door import serve_jobs
 from chelonia.hosting.doors.routes import Routes, observer
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, error_answer
 from chelonia.hosting.net.tls import ClientCertificate
@@ -78,10 +79,12 @@ class Node:
             log.error("node failed: %s", self._node.failure)
         return EXIT_FAILED if self._node.failure else EXIT_OK
 
-    def reload(self) -> None:
-        """Read certificates, CAs and CRLs again; on failure the old ones stay."""
+    def reload(self, *, replaced: bool = False) -> None:
+        """Read certificates, CAs and CRLs again, or (`replaced`) those alone that were replaced on disk; on failure the
+        old ones stay."""
         try:
-            self._node.tls.reload()
+            read = self._node.tls.reload_if_changed if replaced else self._node.tls.reload
+            read()
         except CheloniaError as error:
             log.error("certificates not reloaded, the old ones stay error=%s", error)
 
@@ -108,7 +111,7 @@ class Node:
         offered |= {name: port for name, port in node.offered.items() if name in served}
         if not opens:
             return
-        doors["jobs"] = JobsDoor(node.registry, self._jobs).serve
+        doors["jobs"] = partial(serve_jobs, node.registry, self._jobs)
         context = node.tls.server_context(ClientCertificate[section.client_certificate.upper()])
         required = section.client_certificate == "required"
         listener = ListenSettings(section.host, section.port, context, required, section.shared)
@@ -131,8 +134,8 @@ class Node:
     def _keep_fresh(self) -> None:
         node = self._node
         node.jobs.add(Job("registry", node.registry.step, Wait(node.config.registry.refresh_ms)))
-        pause = node.config.tls.reload_check_ms
-        node.jobs.add(Job("certificates", every(pause, self._watch_certificates), Wait(pause)))
+        pause, watch = node.config.tls.reload_check_ms, partial(asyncio.to_thread, self.reload, replaced=True)
+        node.jobs.add(Job("certificates", every(pause, watch), Wait(pause)))
 
     def _jobs(self) -> NodeJobs:
         return NodeJobs(self._node.config.node.name, self._process, self._node.job_views(), self._version)
@@ -167,13 +170,6 @@ class Node:
     async def _certificate_days(self) -> None:
         days = self._node.tls.days_left()
         self._node.metrics.gauges("certificate_days_left", "Days until the first expires.", "what", days)
-
-    async def _watch_certificates(self) -> None:
-        """Reload certificates and CRLs that were replaced on disk without a SIGHUP."""
-        try:
-            await asyncio.to_thread(self._node.tls.reload_if_changed)
-        except CheloniaError as error:
-            log.error("certificates not reloaded, the old ones stay error=%s", error)
 
     async def _announce_end(self) -> None:
         """Notify the cluster that this node ends, before it refuses calls."""

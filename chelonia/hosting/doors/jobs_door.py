@@ -18,21 +18,15 @@ from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, error_answer, text_answer
 
 
-class JobsDoor:
-    """Serves what `look` returns."""
-
-    def __init__(self, registry: RoleRegistry, look: Callable[[], NodeJobs]) -> None:
-        self._registry = registry
-        self._look = look
-
-    async def serve(self, request: HttpRequest) -> HttpResponse:
-        if request.method != "GET":
-            return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
-        try:
-            call = await call_of(request, self._registry)
-        except CheloniaError as error:
-            return error_answer(error)
-        if not (call.has(Role.ADMINISTRATOR) or call.has(Role.BARTENDER)):
-            cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
-            return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
-        return HttpResponse(200, (("Content-Type", "application/json"),), msgspec.json.encode(self._look()))
+async def serve_jobs(registry: RoleRegistry, look: Callable[[], NodeJobs], request: HttpRequest) -> HttpResponse:
+    """Answer with what `look` returns."""
+    if request.method != "GET":
+        return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
+    try:
+        call = await call_of(request, registry)
+    except CheloniaError as error:
+        return error_answer(error)
+    if not (call.has(Role.ADMINISTRATOR) or call.has(Role.BARTENDER)):
+        cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
+        return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
+    return HttpResponse(200, (("Content-Type", "application/json"),), msgspec.json.encode(look()))

@@ -86,5 +86,5 @@ async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScr
     replica = await host_replica(section, settings_of(section), around)
     node.closers.append(replica.close)
     node.all_jobs.append(("ahash", lambda: replica.jobs))
-    node.keep("ahash", replica.run())
+    node.keep("ahash", replica.ahash.run())
     return replica.ahash

@@ -12,7 +12,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.jobs_door import JobsDoor
+from chelonia.hosting.doors.jobs_door import serve_jobs
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
@@ -32,8 +32,8 @@ async def nothing() -> AsyncIterator[bytes]:
 
 
 async def ask(dn: Dn, method: str = "GET") -> HttpResponse:
-    door = JobsDoor(RoleRegistry(KNOWN, None, SystemClock()), lambda: TOLD)
-    return await door.serve(HttpRequest(method, "/jobs", {}, {}, Peer(dn), nothing(), 0, "r"))
+    request = HttpRequest(method, "/jobs", {}, {}, Peer(dn), nothing(), 0, "r")
+    return await serve_jobs(RoleRegistry(KNOWN, None, SystemClock()), lambda: TOLD, request)
 
 
 @pytest.mark.parametrize("dn", [ANONYMOUS, JANE, LIBRARIAN])
