@@ -139,7 +139,9 @@ class MountedCluster:
         self._crowd.makes()
         content = Content(size=0, whole=True)
         done = await self.change(Splice(place, content, setting, when=When(absent=True)))
-        return _attributes_of(done, place)
+        if done.attributes is None:
+            raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), "it was removed as soon as it was written")
+        return done.attributes
 
     def read(self, place: LogicalName, looked: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""
@@ -206,12 +208,6 @@ def _extents(plan: Plan, blob: BlobId) -> tuple[Extent, ...]:
         out.append(Extent(start, end - start, blob, skip))
         skip += end - start
     return tuple(out)
-
-
-def _attributes_of(done: Done, place: LogicalName) -> Attributes:
-    if done.attributes is None:
-        raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), "it was removed as soon as it was written")
-    return done.attributes
 
 
 async def _in_time(work: Awaitable[A], op: str, place: LogicalName) -> A:

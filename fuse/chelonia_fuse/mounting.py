@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import TYPE_COLLECTION
@@ -140,7 +140,7 @@ class Mount:
     def _waits(self) -> int:
         return len(self._committer.waiting) + len(self._committer.behind)
 
-    def status(self) -> dict[str, object]:
+    def status(self) -> dict[str, Any]:
         """Return the status of this mount."""
         counts = self._binding.counts
         return {
@@ -157,7 +157,7 @@ class Mount:
         while True:
             await asyncio.sleep(1)
             now = self.status()
-            rates = {name: _int(now[name]) - _int(before[name]) for name in ("requests", "read_bytes", "written_bytes")}
+            rates = {name: now[name] - before[name] for name in ("requests", "read_bytes", "written_bytes")}
             before = now
             report(
                 f"{rates['requests']}/s, {rates['read_bytes'] / 1e6:.1f} MB/s read, "
@@ -187,7 +187,3 @@ def _locked(directory: Path) -> Iterator[None]:
             cause = "another mount uses this cache directory; unmount it, or give -o cache=DIR"
             raise CheloniaError(Kind.BAD_CONFIG, "mount", str(directory), cause) from error
         yield
-
-
-def _int(value: object) -> int:
-    return value if isinstance(value, int) else 0
