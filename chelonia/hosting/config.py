@@ -429,7 +429,8 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
     ports: dict[int, int] = {}
     for index, listener in enumerate(listeners):
         other = ports.setdefault(listener.port, index)
-        if other != index and listener.port and _overlap(listener.host, listeners[other].host):
+        hosts = {listener.host, listeners[other].host}
+        if other != index and listener.port and (len(hosts) == 1 or hosts & {"0.0.0.0", "::"}):
             cause = f"listen[{other}] and listen[{index}] have the same port, {listener.port}"
             yield bad(f"listen[{index}].port", cause)
     for index, listener in enumerate(listeners):
@@ -452,10 +453,6 @@ def _listener_problems(listeners: Sequence[ListenSection], hosted: Sequence[str]
             yield bad(f"listen[{index}].client_certificate", "it is 'required' or 'optional'")
         if listener.client_certificate == "optional" and {"ahash", "librarian"} & set(listener.serves):
             yield bad(f"listen[{index}].client_certificate", "an A-Hash or Librarian demands certificates: 'required'")
-
-
-def _overlap(one: str, other: str) -> bool:
-    return one == other or bool({one, other} & {"0.0.0.0", "::"})
 
 
 def _issuer_problems(issuers: Sequence[Issuer]) -> Iterator[CheloniaError]:

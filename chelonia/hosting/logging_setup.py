@@ -62,7 +62,7 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
     logging.setLogRecordFactory(LineRecord)
-    logging.getLogger("asyncio").addFilter(_is_of_this_node)
+    logging.getLogger("asyncio").addFilter(lambda record: record.msg not in _OF_THE_GONE)
     logging.getLogger(AUDIT_LOGGER).setLevel(logging.INFO)
     wanted = settings.access_file or settings.level == "DEBUG"
     logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if wanted else logging.WARNING)
@@ -76,10 +76,6 @@ def configure(settings: LogSettings, node: str, root: logging.Logger | None = No
             file = LinesTogether(Path(path), encoding="utf-8")
             file.setFormatter(formatter)
             logger.addHandler(file)
-
-
-def _is_of_this_node(record: logging.LogRecord) -> bool:
-    return record.msg not in _OF_THE_GONE
 
 
 _NOWHERE: Final = {

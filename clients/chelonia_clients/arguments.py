@@ -148,7 +148,8 @@ def parse(words: Sequence[str], own: Sequence[Flag], *, literal: bool) -> tuple[
         if word == "--":
             operands.extend(rest[1:])
             break
-        is_operand = not word.startswith("-") or word == "-" or (_is_negative_number(word) and not reader.knows(word))
+        is_number = word[1:].replace(".", "", 1).isdigit()
+        is_operand = not word.startswith("-") or word == "-" or (is_number and not reader.knows(word))
         if is_operand or (literal and operands and not reader.knows(word)):
             operands.append(rest.pop(0))
         else:
@@ -215,7 +216,3 @@ class _OptionReader:
         near = difflib.get_close_matches(name, self._known, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         return UsageError(f"option {name} is not known here (a name that begins with - goes after --){hint}")
-
-
-def _is_negative_number(word: str) -> bool:
-    return word[1:].replace(".", "", 1).isdigit()

@@ -48,7 +48,8 @@ def _type_of(suffix: str) -> str:
 
 def may_show(name: str) -> bool:
     """Return whether a file's name promises a picture or a text."""
-    return type_of(name) in PICTURES or _is_text(name)
+    kind = type_of(name)
+    return kind in PICTURES or kind in TEXTS or kind.startswith("text/") or name.lower().endswith(SUFFIXES)
 
 
 async def page(parts: DoorParts, exchange: Exchange, attributes: Attributes) -> HttpResponse:
@@ -87,7 +88,3 @@ async def _beginning(parts: DoorParts, exchange: Exchange, entry: Looked) -> byt
     span = ByteRange(0, min(entry.attributes.size, TEXT_BYTES))
     body = reader(parts, exchange.call, exchange.place).body(entry, span)
     return body if isinstance(body, bytes) else b"".join([chunk async for chunk in body])
-
-
-def _is_text(name: str) -> bool:
-    return type_of(name).startswith("text/") or type_of(name) in TEXTS or name.lower().endswith(SUFFIXES)

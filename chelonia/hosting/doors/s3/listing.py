@@ -64,7 +64,8 @@ async def list_objects(parts: S3Parts, ask: Ask) -> HttpResponse:
     items = await _found(parts, ask, asked, after)
     more = len(items) > asked.limit
     page = items[: asked.limit]
-    return xml_answer(answers.listing(asked, page, _token(page[-1].key) if more else ""))
+    token = base64.urlsafe_b64encode(page[-1].key.encode()).decode() if more else ""
+    return xml_answer(answers.listing(asked, page, token))
 
 
 async def list_versions(parts: S3Parts, ask: Ask) -> HttpResponse:
@@ -191,10 +192,6 @@ def asked_of(ask: Ask) -> Asked:
     )
 
 
-def _token(key: str) -> str:
-    return base64.urlsafe_b64encode(key.encode()).decode()
-
-
 def _after(token: str) -> str:
     """Return the key at which a page ended. Raises: S3Error for a token that is none of ours."""
     try:
@@ -279,10 +276,9 @@ async def _kept_apart(parts: S3Parts, ask: Ask, asked: Asked, after: str, want: 
     summed = common_prefix(after, asked.prefix, asked.delimiter)
     behind, more = apart.prefix_of(summed + apart.AFTER if summed else after), True
     while more and len(items) <= asked.limit:
+        wanted = Listing(place, behind, 0, want, below=True, prefix=prefix)
         try:
-            page = await parts.plain.files.list(
-                ask.exchange.call, Listing(place, behind, 0, want, below=True, prefix=prefix)
-            )
+            page = await parts.plain.files.list(ask.exchange.call, wanted)
         except CheloniaError as error:
             if error.kind in _NO_BUCKET:  # or the bucket has nothing apart: `_names` finds out
                 return []
