@@ -35,21 +35,15 @@ class StoredState(Reader, Protocol):
         """Number of this state in its store; states of the same number have the same contents."""
 
 
-class Store(Protocol):
+class Store(Reader, Protocol):
     """An ordered map of bytes with atomic, durable commits.
 
     Every method may raise UNAVAILABLE (closed, or the engine panicked: the process has to restart). Every method may
     raise INTERNAL (an engine error that left the contents as they were).
     """
 
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value under `key`, or None."""
-
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Return the values in the order of `keys`."""
-
-    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        """Return at most `limit` (key, value) with start <= key < end, in byte order of key."""
 
     def reading(self) -> AbstractContextManager[None]:
         """Keep commits invisible while held: reads inside see one state. Hold it briefly, and do not nest it."""
