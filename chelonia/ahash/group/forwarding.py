@@ -22,7 +22,7 @@ from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.limits import LimitCounts
 from chelonia.core.operations.ahash import AHASH
-from chelonia.core.timing.clock import Clock
+from chelonia.core.timing.clock import Clock, done_within
 from chelonia.wire import compact
 
 METHODS: Final = {name: method for name, method in compact.methods(AHASH).items() if name != "backup"}
@@ -120,7 +120,6 @@ class _Outstanding:
 
     peer: int
     method: str
-    due_ms: int
     future: asyncio.Future[bytes]
 
     def fail(self, cause: str) -> None:
@@ -128,10 +127,11 @@ class _Outstanding:
         if not self.future.done():
             cause = f"{cause}: retry with the same request key"
             self.future.set_exception(CheloniaError(Kind.OUTCOME_UNKNOWN, self.method, cause=cause))
+            self.future.exception()  # its caller may have been cancelled in the same moment
 
 
 class Forwarder:
-    """The calls of this replica that a master is carrying out. `close` at the end.
+    """The calls of this replica that a master is carrying out.
 
     Args: `run`: a number that no other process has. Numbers of calls begin with it: a master may still answer a call of
     the process before, on the link of this one.
@@ -143,7 +143,6 @@ class Forwarder:
         self._limits = limits or LimitCounts()
         self._last = run << 32
         self._outstanding: dict[int, _Outstanding] = {}
-        self._watch: asyncio.Task[None] | None = None
 
     async def forward(self, peer: int, request: ForwardedCall, timeout_ms: int) -> tuple[Any, Position | None]:
         """Have `peer` carry out a call.
@@ -156,32 +155,15 @@ class Forwarder:
             raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause="too many calls wait for the master: retry")
         self._last += 1
         number, future = self._last, asyncio.get_running_loop().create_future()
-        due_ms = self._clock.monotonic_ms() + timeout_ms
-        self._outstanding[number] = _Outstanding(peer, request.method, due_ms, future)
-        if self._watch is None or self._watch.done():
-            self._watch = asyncio.create_task(self._give_up())
+        call = self._outstanding[number] = _Outstanding(peer, request.method, future)
         try:
             if not self._send(peer, number, body):
                 raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause=f"no connection to replica {peer}: retry")
-            return decode_answer(request.method, await future)
+            if not await done_within(self._clock, future, timeout_ms):
+                call.fail(f"replica {peer} did not answer in time")
+            return decode_answer(request.method, future.result())
         finally:
-            del self._outstanding[number], future  # which holds the failure that holds this frame
-
-    async def close(self) -> None:
-        """Stop watching deadlines."""
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait((self._watch,))
-
-    async def _give_up(self) -> None:
-        """End calls at their deadlines while there are any, with one timer for all."""
-        while self._outstanding:
-            now = self._clock.monotonic_ms()
-            for each in self._outstanding.values():
-                if now >= each.due_ms:
-                    each.fail(f"replica {each.peer} did not answer in time")
-            due_ms = min(each.due_ms for each in self._outstanding.values())
-            await self._clock.sleep(max(1, due_ms - now))
+            del self._outstanding[number], call, future  # which holds the failure that holds this frame
 
     def answered(self, peer: int, number: int, data: bytes) -> None:
         """Take an answer; drop it if no call waits for it, or it comes from another peer."""

@@ -149,7 +149,6 @@ class ReplicatedAHash:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, *self._retiring, return_exceptions=True)
-        await self._forwarder.close()
         await self._parts.executor.run_write(self._parts.engine.close)
         await self._parts.executor.close()
 

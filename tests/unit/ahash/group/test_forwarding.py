@@ -133,8 +133,7 @@ async def asking(forwarder: Forwarder, line: Line) -> "asyncio.Task[object]":
     task = asyncio.create_task(forwarder.forward(2, ASKED, 1000))
     while len(line.sent) == before:
         await asyncio.sleep(0)
-    for _ in range(3):  # the deadline is set by a task of its own
-        await asyncio.sleep(0)
+    await asyncio.sleep(0)
     return task
 
 
