@@ -259,35 +259,28 @@ class ShepherdService:
     # --- control operations ---------------------------------------------------------------------------------------
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
-        _check_bulk(len(requests), "get")
         return self._downloads.offer(requests)
 
     async def put(self, call: Call, requests: tuple[PutRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Reserve space and issue write tickets. Raises: DENIED, BAD_REQUEST, BUSY for a repair copy."""
-        _check_bulk(len(requests), "put")
         return await self._uploads.offer(requests)
 
     async def store(self, call: Call, blobs: tuple[SmallBlob, ...]) -> tuple[StoreOutcome, ...]:
-        _check_bulk(len(blobs), "store")
         return await self._small.store(blobs)
 
     async def fetch(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[FetchOutcome, ...]:
-        _check_bulk(len(references), "fetch")
         return await self._small.fetch(references)
 
     async def sums(self, call: Call, references: tuple[ReferenceId, ...]) -> tuple[MeasuredOutcome, ...]:
-        _check_bulk(len(references), "sums")
         return tuple([await self._small.sums(reference) for reference in references])
 
     async def stat(self, call: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
-        _check_bulk(len(references), "stat")
         await self._node.disk.require(hard=True)  # other copies are given up on this word
         return tuple(self._stat_one(request_id, reference) for request_id, reference in references)
 
     async def delete(
         self, call: Call, references: tuple[tuple[str, ReferenceId], ...], authority: Authority | None
     ) -> tuple[DeleteOutcome, ...]:
-        _check_bulk(len(references), "delete")
         node = self._node
         refusal = authorities.refusal(node.state, authority)
         if refusal or authority is None:
@@ -331,11 +324,9 @@ class ShepherdService:
         return await self._scrubber.check_now(references)
 
     async def scrub_page(self, call: Call, order: ScrubOrder) -> ScrubPage:
-        _check_bulk(len(order.references), "scrubPage")
         return await self._scrubber.page(order)
 
     async def discard(self, call: Call, references: tuple[ReferenceId, ...]) -> int:
-        _check_bulk(len(references), "discard")
         await self._node.disk.require()
         count = 0
         for reference in dict.fromkeys(references):
@@ -473,9 +464,3 @@ class ShepherdService:
             log.warning("erasure failed reference=%s error=%s", reference, error)
             return DeleteOutcome(request_id, f"nosuchfile: {error}", error.kind.value)
         return DeleteOutcome(request_id, "deleted")
-
-
-def _check_bulk(count: int, operation: str) -> None:
-    if count > bounds.BULK_ELEMENTS_MAX:
-        cause = f"{count} elements in one call; send at most {bounds.BULK_ELEMENTS_MAX}"
-        raise CheloniaError(Kind.BAD_REQUEST, f"shepherd.{operation}", "", cause)

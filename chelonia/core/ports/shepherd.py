@@ -9,10 +9,11 @@ from __future__ import annotations
 import enum
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import ShepherdDrill
 from chelonia.core.cluster.position import Position
@@ -185,7 +186,7 @@ class ScrubOrder(msgspec.Struct, frozen=True):
         suspicious: only those that are damaged, or suspected to be.
     """
 
-    references: tuple[ReferenceId, ...] = ()
+    references: Annotated[tuple[ReferenceId, ...], msgspec.Meta(max_length=bounds.BULK_ELEMENTS_MAX)] = ()
     after: str = ""
     before_ms: Ms = Ms(0)
     suspicious: bool = False
@@ -257,7 +258,8 @@ class RecordPage(msgspec.Struct, frozen=True):
 
 
 class Shepherd(Protocol):
-    """Control operations of a storage node. Any may raise DENIED, and BAD_REQUEST beyond `bounds.BULK_ELEMENTS_MAX`."""
+    """Control operations of a storage node. Any may raise DENIED. No call with a list of more than
+    `bounds.BULK_ELEMENTS_MAX` elements comes in: both encodings refuse it."""
 
     async def get(self, call: Call, requests: tuple[GetRequest, ...]) -> tuple[TurlOutcome, ...]:
         """Issue read tickets. Bartenders, Librarians."""

@@ -20,7 +20,6 @@ from chelonia.shepherd.transfers import uploads
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import fails, kind_of
 from tests.support.shepherd import (
-    BARTENDER,
     EVE,
     JOE,
     LIBRARIAN,
@@ -265,8 +264,6 @@ async def test_a_claimed_reference_is_used_and_its_upload_can_be_offered_again(w
 @served
 async def test_only_bartenders_and_librarians_may_ask(world: World) -> None:
     assert await kind_of(world.service.put(JOE, (request(DATA),))) is Kind.DENIED
-    many = tuple(request(b"", number) for number in range(1001))
-    assert await kind_of(world.service.put(BARTENDER, many)) is Kind.BAD_REQUEST
 
 
 # --- tickets -------------------------------------------------------------------------------------------------------
