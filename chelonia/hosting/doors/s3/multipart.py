@@ -215,7 +215,8 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
             # An erasure of the current version may have exchanged it with this one, and both may have these bytes.
             is_same = isinstance(answer, Looked) and answer.attributes.guid == each.guid
             if isinstance(answer, Looked) and is_same and answer.attributes.etag == etag:
-                final = ask.place if each.place.name.endswith(tag) else None  # it waits for its key
+                waits = each.place.name.endswith(tag) and answer.attributes.owner == ask.exchange.call.dn
+                final = ask.place if waits else None
                 now = replace(now.at(each.place), guid=answer.attributes.guid)
                 return replace(now, final=final, version=facts.facts_of(answer.user).version), answer.user
             moved = moved or not is_same

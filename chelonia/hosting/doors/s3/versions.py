@@ -15,7 +15,7 @@ from msgspec import structs
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.metadata import TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
@@ -155,7 +155,7 @@ async def _dropped(parts: S3Parts, ask: Ask, refusal: CheloniaError) -> None:
     not there: a removal of the newest version has given it its key."""
     if refusal.kind in (Kind.PRECONDITION, Kind.NOT_FOUND, Kind.EXISTS, Kind.CONFLICT, *_REFUSED):
         change = Remove(ask.place, Removing.KEY, when=When(guid=ask.guid))
-        (answer,) = await apply_all(parts.plain, _makers(ask), (change,))
+        (answer,) = await apply_all(parts.plain, _makers(parts, ask), (change,))
         if isinstance(answer, Failure) and answer.kind in _RACES:
             raise _conflict()
 
@@ -188,10 +188,12 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | N
     if entry is not None:
         await apply(parts.plain, call, Move(final, ask.place, Over.EXCHANGE, when=_pinned(entry.attributes)))
         return
-    await apply(parts.plain, _makers(ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
+    if call.dn == ANONYMOUS:
+        await check_writable(parts, ask, final)
+    await apply(parts.plain, _makers(parts, ask), Move(ask.place, final, parents=True, when=When(guid=ask.guid)))
     if await _is_elsewhere(parts, ask, final):
         back = Move(final, ask.place, parents=True, when=When(guid=ask.guid))
-        await apply_all(parts.plain, _makers(ask), (back,))  # a failure: it has moved on, and is looked for
+        await apply_all(parts.plain, _makers(parts, ask), (back,))  # a failure: it has moved on, and is looked for
         await _remove_implied(parts, ask, final.parent)
         raise _busy(ask)
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
@@ -208,10 +210,12 @@ async def _is_elsewhere(parts: S3Parts, ask: Ask, final: LogicalName) -> bool:
     return other is not None and other.attributes.type == TYPE_FILE
 
 
-def _makers(ask: Ask) -> Call:
-    """Return the call of the maker of a waiting version. It is the maker's own, even if the signing key may only add to
-    the bucket."""
+def _makers(parts: S3Parts, ask: Ask) -> Call:
+    """Return the call of the maker of a waiting version, or of a marker. It is the maker's own, even if the signing key
+    may only add to the bucket. `ANONYMOUS` owns nothing: this node acts on what his request has made."""
     call = ask.exchange.call
+    if call.dn == ANONYMOUS:
+        return in_own_name(parts, ask).exchange.call
     adds = any(scope.covers(Action.ADD_ENTRY, ask.bucket) for scope in call.scopes)
     return structs.replace(call, scopes=()) if adds else call
 
@@ -240,7 +244,7 @@ async def _restaged(parts: S3Parts, ask: Ask, entry: Looked | None) -> Ask:
     if waits is None:
         return ask
     place = place_of(ask, order)
-    await apply(parts.plain, _makers(ask), Move(ask.place, place, when=When(guid=waits.attributes.guid)))
+    await apply(parts.plain, _makers(parts, ask), Move(ask.place, place, when=When(guid=waits.attributes.guid)))
     return ask.at(place)
 
 
@@ -279,7 +283,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
 async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
     """Remove a marker that has not taken the key. Another removal, of the key's version, may have left the key to that
     marker: the version before gets it."""
-    await apply_all(parts.plain, _makers(ask), (Remove(marker, Removing.KEY),))
+    await apply_all(parts.plain, _makers(parts, ask), (Remove(marker, Removing.KEY),))
     with contextlib.suppress(CheloniaError):
         await _promote(parts, ask)
 
@@ -311,7 +315,7 @@ async def _remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """Remove the collection that a move has left, if it is implied."""
     (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(entry, Looked) and entry.attributes.implied:
-        await apply_all(parts.plain, _makers(ask), (Remove(above, Removing.MARK),))
+        await apply_all(parts.plain, _makers(parts, ask), (Remove(above, Removing.MARK),))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = ANY) -> KeyRemoved:

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT
+from chelonia.core.ids import ANONYMOUS, ROOT
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Set
 from chelonia.core.values import replace
@@ -510,3 +510,18 @@ def test_what_a_front_end_does_in_its_own_name_waits_for_its_callers_turn(
     waited.clear()
     assert door.ask("OPTIONS", "/lab/k", Origin="https://e.org", Access_Control_Request_Method="GET").status == 403
     assert waited == {"127.0.0.1"}, "a stranger waits as his address"
+
+
+def test_strangers_add_to_a_bucket_that_keeps_versions_and_remove_nothing(kept: Door) -> None:
+    """A caller without a certificate owns nothing: an upload was refused with 403, and stayed as a version that never
+    had its key. A refused removal left its marker, and removing the newest version left no object then."""
+    rules: dict[str, str | None] = {ANONYMOUS: "+addEntry"}
+    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=rules),)))
+    kept.put("k", b"one")
+    newest = kept.put("k", b"two")
+    assert kept.ask("PUT", "/lab/new", b"x", who=ANONYMOUS).status == 200
+    for method, target in ("PUT", "/lab/new"), ("PUT", "/lab/k"), ("DELETE", "/lab/k"), ("DELETE", "/lab/new"):
+        assert kept.ask(method, target, b"y", who=ANONYMOUS).status == 403
+    assert [(key, mark) for key, _, mark in kept.history()] == [("k", "*"), ("k", ""), ("new", "*")]
+    assert kept.ask("DELETE", f"/lab/k?versionId={newest}").status == 204
+    assert kept.ask("GET", "/lab/k").body == b"one"
