@@ -315,7 +315,8 @@ async def _remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
     """Remove the collection that a move has left, if it is implied."""
     (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(entry, Looked) and entry.attributes.implied:
-        await apply_all(parts.plain, _makers(parts, ask), (Remove(above, Removing.MARK),))
+        removal = Remove(above, Removing.MARK, when=_pinned(entry.attributes))  # no directory that comes meanwhile
+        await apply_all(parts.plain, _makers(parts, ask), (removal,))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = ANY) -> KeyRemoved:

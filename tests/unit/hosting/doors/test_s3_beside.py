@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.files import Change, Clone, Done, Failure, Make, Move, Seal, Write
+from chelonia.core.ports.files import Change, Clone, Done, Failure, Make, Move, Remove, Seal, Write
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, write
 from tests.unit.hosting.doors.test_s3_versions import JOE, Door, Heard, door, kept
 
@@ -125,3 +125,12 @@ def test_who_meets_another_key_in_the_way_may_send_again(
     assert door.ask(*asked, **fields).status == 200
     assert door.ask("GET", target).body == b"new"
     assert door.ask("GET", f"/lab/{other}").body == b"other"
+
+
+def test_a_directory_stays_that_is_made_while_the_last_key_in_it_is_removed(kept: Door, meanwhile: Meanwhile) -> None:
+    """It was taken for one that is only part of a key: it went with that, though it was acknowledged."""
+    kept.put("d/k", b"x")
+    told = meanwhile(Remove, ("PUT", "/lab/d/"))
+    assert kept.ask("DELETE", "/lab/d/k").status == 204
+    assert [each.status for each in told] == [200]
+    assert kept.ask("HEAD", "/lab/d/").status == 200
