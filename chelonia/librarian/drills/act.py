@@ -63,7 +63,7 @@ class LibrarianDrills:
         self._watching = ""
         self._stopped = ""
         self._answers = ""
-        """The drill whose Shepherd has confirmed that it answers again."""
+        """The drill whose Shepherd has confirmed that it answers, and does nothing more of it."""
         self._busy = asyncio.Lock()
 
     # --- orders -------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ class LibrarianDrills:
         self._watching = drill.id
 
     async def _changed(self, before: Drill, after: Drill) -> None:
-        """Store the changed drill; a silent Shepherd that it newly recalls gets the order to answer again."""
+        """Store the changed drill; a Shepherd that it newly recalls gets the order to end its part."""
         if after == before or not await self._store(after):
             return
         if not before.recalled_ms:
@@ -265,8 +265,8 @@ class LibrarianDrills:
             _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
 
     async def _recall(self, drill: Drill) -> None:
-        """Have a silent Shepherd answer again, if it is to and has not confirmed that it does. Raises: as `_send`."""
-        if drill.recalled_ms and drill.action is DrillAction.SILENCE and self._answers != drill.id:
+        """Have a Shepherd end its part, if it is to and has not confirmed that it did. Raises: as `_send`."""
+        if drill.recalled_ms and self._answers != drill.id:
             await self._send(drill, DrillAction.STOP)
             self._answers = drill.id
 

@@ -38,6 +38,8 @@ MARGIN_MS: Final = 60_000
 """Time for copies, after the repair delay, that a silence of default length includes."""
 LEFT_MIN: Final = 2
 """Fewest verified copies that a damaged one leaves, and fewest failure domains that a silent Shepherd leaves."""
+NOTICED_MS: Final = 60_000
+"""Time within which a damage is found and reported: its Shepherd checks the copy at once."""
 NAMES_SHOWN: Final = 3
 
 
@@ -253,7 +255,7 @@ class DrillView:
     """A running drill as the repair leader sees it.
 
     - `present`: whether its Shepherd is present
-    - `answers`: whether it has confirmed that it is not silent
+    - `answers`: whether it has confirmed that it is not silent, and does nothing more of the drill
     - `exposed`: number of its files by copies left
     - `touched`: files that were exposed at least for a moment
     - `searching`: repair still goes through the Shepherd's replicas, so that more files may be exposed than counted
@@ -316,8 +318,8 @@ def _looked_at(drill: Drill, view: DrillView, now: Ms) -> Drill:
 
 
 def called_off(drill: Drill, why: str, now: Ms) -> Drill:
-    """Return the drill called off: its Shepherd is told to answer until it confirms that; then, when all is whole, it
-    ends."""
+    """Return the drill called off: its Shepherd is told to end it until it confirms that; then, when all is whole, it
+    is over."""
     return replace(drill, recalled_ms=drill.recalled_ms or now, why=drill.why or why)
 
 
@@ -348,6 +350,8 @@ def _corruption(drill: Drill, view: DrillView, now: Ms) -> Drill:
     if drill.noticed_ms and view.good >= view.wanted:
         stage = DrillStage.CALLED_OFF if drill.why else DrillStage.HEALED
         return replace(drill, stage=stage, whole_ms=now, ended_ms=now)
+    if drill.recalled_ms and view.answers and not drill.noticed_ms and now >= drill.recalled_ms + NOTICED_MS:
+        return replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=now)  # it was not done
     return drill
 
 

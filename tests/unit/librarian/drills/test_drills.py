@@ -239,6 +239,18 @@ def test_damage_is_noticed_replaced_and_told_when_it_is_not() -> None:
     assert told(DAMAGED, (replace(alive, wanted=0), 2_000)).why == "the file was deleted meanwhile"
 
 
+def test_a_damage_that_was_called_off_and_never_noticed_was_not_done() -> None:
+    whole = DrillView(True, {}, state=ReplicaState.ALIVE, good=2, wanted=3)
+    mute, damaged = replace(whole, answers=False), replace(whole, exposed={2: 1}, state=ReplicaState.INVALID)
+    off = drills.called_off(replace(DAMAGED, deadline_ms=Ms(600_000)), "no answer", Ms(2_000))
+    later = 2_000 + drills.NOTICED_MS
+    assert told(off, (whole, later - 1)).running, "it may be noticed yet"
+    assert told(off, (mute, later)).running, "it may be done yet"
+    ended = told(off, (whole, later))
+    assert (ended.stage, ended.why, ended.ended_ms) == (DrillStage.CALLED_OFF, "no answer", later)
+    assert told(off, (damaged, 3_000), (damaged, later)).running, "it is repaired first"
+
+
 def test_a_drill_is_stored_and_read_as_it_was() -> None:
     full = replace(
         RUNNING, reference=ReferenceId("r"), blob=BlobId("b"), name="/a", by="/CN=admin", noticed_ms=Ms(1), touched=2,
@@ -403,6 +415,26 @@ async def test_a_drill_lasts_until_its_shepherd_has_confirmed_that_it_answers() 
         assert not one.silent
         ended = (await status(p)).drill
         assert (ended.stage, ended.why.endswith("the connection broke")) == (DrillStage.CALLED_OFF, True)
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_a_damage_that_a_shepherd_never_heard_of_keeps_no_other_drill_waiting() -> None:
+    """Nobody could stop it, and it lasted to its deadline."""
+    async with paper(4, replace(DEV, repair_delay_ms=600_000)) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        one = p.shepherds[p.b.shepherds[0]]
+        order = replace(CORRUPT, shepherd=one.id, within_ms=3_600_000)
+        one.broken = "order of a drill"
+        with fails(Kind.CONFLICT, match=r"is called off.*the connection broke"):
+            await p.b.service.drill(ADMIN, order)
+        await asyncio.sleep(1)
+        one.broken = ""
+        await p.until(lambda: over(p), 2 * drills.NOTICED_MS)
+        assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
+        assert one.drilled[-1].action is DrillAction.STOP
+        assert (await p.b.service.drill(ADMIN, order)).drill.running
 
 
 @pytest.mark.expect_log("DRILL")
