@@ -229,6 +229,8 @@ class LibrarianDrills:
         if not drill.running:
             raise CheloniaError(Kind.CONFLICT, "drill", cause="no drill is running")
         await self._changed(drill, drills.called_off(drill, f"stopped by {order.by}", self._on.wall))
+        if not self._current().recalled_ms:
+            raise CheloniaError(Kind.UNAVAILABLE, "drill", cause="another Librarian leads repair now: try again")
         return self.own_status()
 
     def leave(self) -> None:

@@ -16,11 +16,12 @@ from chelonia.core.contents.uploads import SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.ahash import AHash, Element, TransactOutcome
+from chelonia.core.ports.ahash import AHash, Element, Position, TransactOutcome, Unmet
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
 from chelonia.librarian.drills import decide as drills
 from chelonia.librarian.drills.decide import DrillView, Holding, Scene
+from chelonia.librarian.metadata.elements import LEASE
 from chelonia.librarian.repair.plan.decide import NodeHealth
 from chelonia.librarian.service import LibrarianService
 from chelonia.librarian.settings import LibrarianSettings
@@ -569,12 +570,15 @@ async def test_a_new_leader_goes_on_watching_a_drill() -> None:
 
 
 class Cut:
-    """An A-Hash in front of another: the next change to a `stage` of a drill fails, carried out or not."""
+    """An A-Hash in front of another: the next change to a `stage` of a drill fails, carried out or not.
+
+    `led_elsewhere`: it finds another leader.
+    """
 
     def __init__(self, inner: AHash) -> None:
         self._inner = inner
         self.stage = ""
-        self.carried_out = False
+        self.carried_out = self.led_elsewhere = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -585,6 +589,8 @@ class Cut:
         if not self.stage or ("stage", self.stage) not in [(each.property, each.value) for each in elements]:
             return await self._inner.transact(call, key, elements, memo)
         self.stage = ""
+        if self.led_elsewhere:
+            return TransactOutcome(False, Position("", 0, 0), Unmet(LEASE, ""))
         if self.carried_out:
             await self._inner.transact(call, key, elements, memo)
         raise CheloniaError(Kind.OUTCOME_UNKNOWN, "transact")
@@ -612,6 +618,28 @@ async def test_a_drill_whose_end_could_not_be_stored_at_once_ends_all_the_same(c
             await p.until(lambda: over(p))
             assert (await status(p)).drill.stage is DrillStage.HEALED
             await asyncio.sleep(DEV.tick_ms / 1000 * 2)
+
+
+@pytest.mark.expect_log("DRILL")
+@virtual
+async def test_who_leads_no_more_says_of_no_drill_that_it_is_called_off() -> None:
+    cut = list[Cut]()
+
+    def front(ahash: AHash) -> AHash:
+        cut.append(Cut(ahash))
+        return cut[0]  # type: ignore[return-value]
+
+    async with paper(5, replace(DEV, repair_delay_ms=600_000), wrap=front) as p:
+        await asyncio.sleep(1)
+        await p.upload("f", copies=3)
+        order = replace(SILENCE, shepherd=p.b.shepherds[0], duration_ms=600_000)
+        await p.b.service.drill(ADMIN, order)
+        cut[0].stage, cut[0].led_elsewhere = DrillStage.RUNNING.value, True
+        with fails(Kind.UNAVAILABLE):
+            await p.b.service.drill(keyed("k", ADMIN), DrillOrder(DrillAction.STOP))
+        await p.until(lambda: leads(p.b.service), 60_000)
+        assert (await p.b.service.drill(keyed("k", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms
+        await p.until(lambda: over(p))
 
 
 @pytest.mark.expect_log("DRILL")
