@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 from hypothesis import given, settings
@@ -438,10 +439,23 @@ async def test_a_pipe_that_somebody_has_made_non_blocking_is_waited_for(fake: Fa
     reading = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1024)
     os.close(low)
     os.set_blocking(reading, False)
+    loop = asyncio.get_running_loop()
     with os.fdopen(reading, "rb", closefd=False) as pipe, os.fdopen(writing, "wb", buffering=0) as writer:
-        asyncio.get_running_loop().call_later(0.05, writer.write, b"late")
-        asyncio.get_running_loop().call_later(0.1, writer.close)
-        stored = await upload_stream(client_on(fake), stream_of(lambda: pipe), "/f", UploadOptions())
+
+        def write() -> None:
+            if not writer.closed:
+                writer.write(b"late")
+                writer.close()
+
+        def read(size: int) -> bytes | None:
+            found: bytes | None = pipe.read(size)
+            if found is None:
+                loop.call_soon_threadsafe(write)
+            return found
+
+        file = MagicMock(wraps=pipe, read=read)
+        file.__enter__.return_value = file
+        stored = await upload_stream(client_on(fake), stream_of(lambda: file), "/f", UploadOptions())
     os.close(reading)
     assert stored.size == len(b"late")
     assert fake.data("/f") == b"late"

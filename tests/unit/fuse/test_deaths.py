@@ -141,12 +141,17 @@ async def test_what_is_written_after_two_commits_whose_answers_two_mounts_never_
 
 
 @pytest.mark.expect_log("is committed now")
+@pytest.mark.parametrize("others", [b"2", b"22"])
 async def test_what_is_being_moved_behind_others_bytes_is_whole_though_the_mount_dies_before_its_record_is_written(
-    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: bytes
 ) -> None:
     await mount.write("f", b"old ")
     await kept(mount, "f", b"123456")
     await other.write("f", b"2", flags=APPEND)
+    if others == b"22":  # then it has been moved before
+        with dying(memory, tmp_path / "one", applied=False, at=2):
+            await mount.committer.work_off()
+        await other.write("f", b"2", flags=APPEND)
 
     def dies(record: object) -> None:
         shutil.copytree(tmp_path / "one", tmp_path / "left", dirs_exist_ok=True)
@@ -161,7 +166,7 @@ async def test_what_is_being_moved_behind_others_bytes_is_whole_though_the_mount
         await again.committer.work_off()
     third = await mounted(memory, last)
     await third.committer.work_off()
-    assert (await names(other), await other.read("f")) == (["f"], b"old 23123456")
+    assert (await names(other), await other.read("f")) == (["f"], b"old " + others + b"3123456")
     assert not list((last / "data").iterdir())
 
 

@@ -422,10 +422,13 @@ async def test_what_is_as_it_was_before_a_commit_that_never_arrived_is_no_confli
     await mount.system.resize(handle.inode, 3, by_name=False)
     if by == "write":
         await other.write("f", b"theirs")
+        written_ns = (await other.find("f")).attributes.modified_ns
     else:
         await other.system.remove(other.root, "f", directory=False)
     await mount.close(handle)
     assert (await names(other), mount.committer.conflicts) == (["f"] if by == "write" else [], 0)
+    if by == "write":
+        assert (await mount.find("f")).attributes.modified_ns == written_ns, "and it stays as it is"
 
 
 @pytest.mark.expect_log("will be committed later")
