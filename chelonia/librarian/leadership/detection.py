@@ -103,7 +103,7 @@ class Detecting:
         refused = await asyncio.gather(*map(self._neighbours.refused, suspects))
         pairs = zip(suspects.items(), refused, strict=True)
         refusing = tuple(s for (s, at), refuses in pairs if refuses and not self._heard_since(s, at))
-        found = tuple(s for s in refusing if not self._table.starting(s))  # then a lease decides
+        found = tuple(s for s in refusing if not self._table.last_beat(s).starting)  # then a lease decides
         for shepherd in found:
             if not self._table.evidence.is_gone(shepherd):
                 _LOG.info("shepherd %s: its connections have closed and its address refuses", shepherd)

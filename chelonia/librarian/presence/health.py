@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from chelonia.core.cluster.healing import HealingWord
 from chelonia.core.cluster.placement import DRAINING, NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE, NODE_WAITING
@@ -30,6 +30,8 @@ from chelonia.core.values import replace
 from chelonia.librarian.presence.failure_evidence import FailureEvidence
 from chelonia.librarian.presence.identity import older
 from chelonia.librarian.presence.listening import Listening
+
+_UNHEARD: Final = Heartbeat(ServiceId(""), 0, 0, 0, 0, 0, accepting=False, domain="", verify_key="")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,7 @@ class HealthTable:
     def comes_back(self, beat: Heartbeat, now: Ms) -> bool:
         """Return whether the Shepherd of a heartbeat was away, has started anew, or was not heard before."""
         # One that was not heard since this Librarian started counts as present all the same: no ground to believe it.
-        return not self.present(beat.shepherd, now) or self.boot(beat.shepherd) != beat.boot
+        return not self.present(beat.shepherd, now) or self.last_beat(beat.shepherd).boot != beat.boot
 
     def beat(self, beat: Heartbeat, now: Ms) -> HeartbeatNews | None:
         """Note a heartbeat. Returns None when the Shepherd is not approved or the message is of an older boot."""
@@ -218,20 +220,10 @@ class HealthTable:
             return ""
         return node.beat.verify_key if node.beat else node.stored.verify_key
 
-    def boot(self, shepherd: ServiceId) -> int:
-        """Return the start of a Shepherd that was last heard, 0 for none."""
+    def last_beat(self, shepherd: ServiceId) -> Heartbeat:
+        """Return the last heartbeat of a Shepherd, an empty one when none was heard."""
         node = self._nodes.get(shepherd)
-        return node.beat.boot if node is not None and node.beat is not None else 0
-
-    def compared(self, shepherd: ServiceId) -> int:
-        """Return the generation of the metadata that a Shepherd last reported to agree with, 0 for none."""
-        node = self._nodes.get(shepherd)
-        return node.beat.compared if node is not None and node.beat is not None else 0
-
-    def copies_at_once_max(self, shepherd: ServiceId) -> int:
-        """Return how many repair copies a Shepherd is configured to send and take at once, 0 when unknown."""
-        node = self._nodes.get(shepherd)
-        return max(node.beat.copies_at_once_max, 0) if node is not None and node.beat is not None else 0
+        return node.beat if node is not None and node.beat is not None else _UNHEARD
 
     def arriving(self) -> dict[Location, Arriving]:
         """Return the copies whose bytes arrive, by the last heartbeats of approved Shepherds, ordered by Shepherd.
@@ -239,11 +231,6 @@ class HealthTable:
         latest = (node.beat for node in self._nodes.values() if node.beat is not None and node.stored.approved)
         copies = ((beat.shepherd, copy) for beat in latest for copy in beat.arriving if is_uuid(copy.blob))
         return {Location(shepherd, copy.reference): copy for shepherd, copy in copies}
-
-    def starting(self, shepherd: ServiceId) -> bool:
-        """Return whether a Shepherd last reported that it is still starting: until then its address refuses."""
-        node = self._nodes.get(shepherd)
-        return node is not None and node.beat is not None and node.beat.starting
 
     def present(self, shepherd: ServiceId, now: Ms) -> bool:
         """Return whether a Shepherd can be expected to answer."""

@@ -108,7 +108,7 @@ class NodeTable:
 
     def _disobeys(self, shepherd: ServiceId) -> str:
         """The reason why a Shepherd erases nothing that these metadata order, "" while it does."""
-        seen, own = self.table.compared(shepherd), self._records.position.generation
+        seen, own = self.table.last_beat(shepherd).compared, self._records.position.generation
         return OUTLIVED.format(seen=seen, own=own) if seen > own else ""
 
     # --- the registry -----------------------------------------------------------------------------------------------

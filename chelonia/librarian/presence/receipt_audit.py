@@ -53,7 +53,7 @@ class ReceiptAudit:
         for receipt in receipts:
             shepherd = receipt.location.shepherd
             is_late = self._world.clock.now_ms() - receipt.issued_ms >= LATE_MS
-            if self._table.boot(shepherd) in (0, receipt.boot) and not is_late:
+            if self._table.last_beat(shepherd).boot in (0, receipt.boot) and not is_late:
                 self._remember(receipt)
             else:
                 old.setdefault(shepherd, []).append(receipt)
@@ -74,7 +74,7 @@ class ReceiptAudit:
 
     def audit(self, shepherd: ServiceId) -> None:
         """Ask a Shepherd heard again, perhaps of another start, for copies committed before that was known."""
-        boot, written = self._table.boot(shepherd), self._written.get(shepherd)
+        boot, written = self._table.last_beat(shepherd).boot, self._written.get(shepherd)
         if not boot or not written:
             return
         self._written[shepherd] = deque(each for each in written if each[1].boot == boot)

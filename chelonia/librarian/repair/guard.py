@@ -130,7 +130,7 @@ class Slots:
 
     def most(self, shepherd: ServiceId) -> int:
         """Return how many copies this Shepherd may send and take at once."""
-        return min(self.per_node_max, self._own(shepherd) or self.per_node_max)
+        return min(self.per_node_max, max(self._own(shepherd), 0) or self.per_node_max)
 
     def free(self, shepherd: ServiceId) -> bool:
         """Return whether this Shepherd can send or take one more."""

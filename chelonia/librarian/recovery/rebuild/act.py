@@ -405,7 +405,7 @@ class Rebuilding:
     def _has_listed(self, shepherd: ServiceId) -> bool:
         """Whether a Shepherd has listed its records, and is still present; one that is starting refuses requests."""
         nodes = self._on.nodes
-        here = nodes.present(shepherd) and not nodes.table.starting(shepherd)
+        here = nodes.present(shepherd) and not nodes.table.last_beat(shepherd).starting
         return here and shepherd in self._listing.answering
 
     async def _read_manifest(self, each: SnapshotBlob) -> Manifest:

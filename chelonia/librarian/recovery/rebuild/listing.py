@@ -120,7 +120,7 @@ class RecordListing:
     async def _started(self, shepherd: ServiceId) -> int:
         """Wait for a Shepherd that reports that it is starting, within its time; returns the milliseconds waited."""
         nodes, start, before_ms = self._on.nodes, self._on.now, self._starting_ms.get(shepherd, 0)
-        while nodes.present(shepherd) and nodes.table.starting(shepherd):
+        while nodes.present(shepherd) and nodes.table.last_beat(shepherd).starting:
             waited_ms = self._starting_ms[shepherd] = before_ms + self._on.now - start
             if waited_ms >= START_MS:
                 break

@@ -44,7 +44,10 @@ class Copies:
         self._copier = copier
         self._ended = ended
         self._rate = rate
-        self._slots = Slots(settings.copies_per_node_max, settings.copies_max, context.nodes.table.copies_at_once_max)
+        table = context.nodes.table
+        self._slots = Slots(
+            settings.copies_per_node_max, settings.copies_max, lambda node: table.last_beat(node).copies_at_once_max
+        )
         self._throttle = Throttle(COPIES_MIN, settings.copies_max)
         self._sent, self._taken = Flow(), Flow()
         self.paused = False
