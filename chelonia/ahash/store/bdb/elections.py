@@ -39,12 +39,6 @@ class Order:
     wait_ms: int
 
 
-class _ThreadTurn(threading.local):
-    """Whether this thread keeps the replication thread out."""
-
-    turn = False
-
-
 class Elections:
     """Holds elections on `env`, one at a time.
 
@@ -66,7 +60,7 @@ class Elections:
         self._refusal = refusal
         self._failed = failed
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._holding = _ThreadTurn()
+        self._holding = False
         self._busy = False
         self._decided = threading.Event()
         self._superseded = False
@@ -129,8 +123,8 @@ class Elections:
 
     def frame_sent(self) -> None:
         """Let the replication thread in if this thread holds an election: with this frame its vote has left."""
-        if self._holding.turn:
-            self._holding.turn = False
+        if self._holding and threading.current_thread() is self._thread:
+            self._holding = False
             self.turn.release()
 
     # --- the replication thread's ------------------------------------------------------------------------------------
@@ -164,7 +158,7 @@ class Elections:
         self._superseded = False
         self._valid_ms = order.valid_ms
         self.turn.acquire()
-        self._holding.turn = self.inside = True
+        self._holding = self.inside = True
         try:
             if refusal := self._refusal():  # not earlier: the holder of `turn` before may have lost our trust
                 return ElectionFailed(refusal)
