@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import logging
 from collections.abc import Sequence
 from typing import Final
 
@@ -36,8 +35,6 @@ from chelonia.shepherd.store.checksums import OFF_LOOP_BYTES_MIN, Hasher
 from chelonia.shepherd.store.lifecycle import KeptReplica
 from chelonia.shepherd.transfers import ticket_gate as gate
 from chelonia.shepherd.transfers.uploads import ShepherdUploads, wrong_checksum
-
-log = logging.getLogger(__name__)
 
 SPACE_MS: Final = 1000
 """Age limit of the count of free bytes; bytes stored since are subtracted, and the disk checks again itself."""
