@@ -335,10 +335,7 @@ class NodeTable:
     # --- reports ----------------------------------------------------------------------------------------------------
 
     async def report(self, call: Call, report: Report) -> ReportAnswer:
-        """Apply a report in its turn; otherwise return which one is next. Raises: TOO_LARGE, DENIED, UNAVAILABLE."""
-        if len(report.replicas) > bounds.REPORT_ENTRIES_MAX:
-            cause = f"at most {bounds.REPORT_ENTRIES_MAX} replicas in one report"
-            raise CheloniaError(Kind.TOO_LARGE, "report", report.shepherd, cause)
+        """Apply a report in its turn; otherwise return which one is next. Raises: DENIED, UNAVAILABLE."""
         record = self.registry.find(Role.SHEPHERD, report.shepherd, call.dn)
         if record is not None and record.forgotten:
             raise CheloniaError(Kind.DENIED, "report", report.shepherd, BURNT)
