@@ -93,8 +93,7 @@ async def _read_apart(open_: Callable[[], BinaryIO], most: int, *, is_ahead: boo
     threading.Thread(target=_read_wanted, args=(open_, most, wanted, loop), name="source", daemon=True).start()
 
     def coming() -> asyncio.Future[bytes]:
-        future: asyncio.Future[bytes] = loop.create_future()
-        wanted.put(future)
+        wanted.put(future := loop.create_future())
         return future
 
     following = coming()

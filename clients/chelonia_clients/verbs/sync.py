@@ -29,10 +29,7 @@ async def sync(session: Session, arguments: Arguments) -> None:
     up = is_remote(target)
     local, ln = (local_path(source), session.ln(target)) if up else (local_path(target), session.ln(source))
     ln = ln.rstrip("/") or "/"
-    if up:
-        await _check_directory("sync", local)
-    else:
-        await _check_collection("sync", session, ln)
+    await (_check_directory("sync", local) if up else _check_collection("sync", session, ln))
     client, delete, tally = session.client(), arguments.has("--delete"), _Tally(dry=arguments.has("--dry-run"))
     with Bar(local.name or str(local), beside=None if tally.dry else session.bars) as bar:
         options = replace(tree_options(session, arguments), replace=True, progress=bar.advance)
