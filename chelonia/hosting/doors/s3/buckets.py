@@ -13,7 +13,7 @@ from chelonia.core.metadata import TYPE_COLLECTION
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Attributes, Done, Listing, Make, Remove, Removing, When
 from chelonia.hosting.doors.plain.parts import apply, apply_all, list_pages
-from chelonia.hosting.doors.s3 import acls, narrowed
+from chelonia.hosting.doors.s3 import acls, narrowed, versions
 from chelonia.hosting.doors.s3.parts import (
     REGION,
     Ask,
@@ -140,7 +140,7 @@ async def _swept(parts: S3Parts, ask: Ask) -> bool:
         below += [LogicalName(ask.bucket.start, (*ask.bucket.parts, *entry.name.split("/"))) for entry in page.entries]
     # A removal takes implied collections above along. A listing has a collection before its entries.
     for place in reversed(below):
-        await apply_all(parts.plain, ask.exchange.call, (Remove(place, Removing.MARK),))
+        await versions.remove_implied(parts, ask, place)
     return bool(below)
 
 

@@ -194,10 +194,10 @@ async def _named(parts: S3Parts, ask: Ask, final: LogicalName, entry: Looked | N
     if await _is_elsewhere(parts, ask, final):
         back = Move(final, ask.place, parents=True, when=When(guid=ask.guid))
         await apply_all(parts.plain, _makers(parts, ask), (back,))  # a failure: it has moved on, and is looked for
-        await _remove_implied(parts, ask, final.parent)
+        await remove_implied(parts, ask, final.parent)
         raise _busy(ask)
     if ask.place.parent.name != versions.COLLECTION:  # that one goes with the bucket
-        await _remove_implied(parts, ask, ask.place.parent)
+        await remove_implied(parts, ask, ask.place.parent)
 
 
 async def _is_elsewhere(parts: S3Parts, ask: Ask, final: LogicalName) -> bool:
@@ -308,11 +308,11 @@ async def _demote(parts: S3Parts, ask: Ask, entry: Looked, order: str) -> None:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK if ask.marks else Removing.KEY, when=when))
         return
     await apply(parts.plain, call, Move(ask.place, place_of(ask, f"{order}-"), when=when, parents=True))
-    await _remove_implied(parts, ask, ask.place.parent)
+    await remove_implied(parts, ask, ask.place.parent)
 
 
-async def _remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
-    """Remove the collection that a move has left, if it is implied."""
+async def remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
+    """Remove a collection that may be empty now, if it is implied."""
     (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
     if isinstance(entry, Looked) and entry.attributes.implied:
         removal = Remove(above, Removing.MARK, when=_pinned(entry.attributes))  # no directory that comes meanwhile
@@ -424,7 +424,7 @@ async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVers
         (back,) = await apply_all(parts.plain, call, (Move(place, each.place, when=When(guid=each.guid)),))
         if not (isinstance(back, Failure) and back.kind in _RACES):
             break
-    await _remove_implied(parts, ask, ask.place.parent)
+    await remove_implied(parts, ask, ask.place.parent)
     raise _busy(ask)
 
 

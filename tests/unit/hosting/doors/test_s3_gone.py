@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.files import Change, Clone, Failure, Make, Open, Placed, Placing, Seal, Write
+from chelonia.core.ids import ROOT
+from chelonia.core.metadata import TYPE_COLLECTION
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import (
+    Change,
+    Clone,
+    Done,
+    Failure,
+    Make,
+    Open,
+    Placed,
+    Placing,
+    Remove,
+    Removing,
+    Seal,
+    Write,
+)
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, parted
-from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, door, kept
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, ON, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -76,3 +94,23 @@ def test_bytes_for_a_bucket_that_is_removed_are_refused_by_its_name(
     monkeypatch.setattr(door.files, "place", cross)
     answer = door.ask("PUT", "/lab/d/k", LARGE, who=EVE)
     assert (answer.status, answer.texts("Code")) == (404, ["NoSuchBucket"])
+
+
+def test_a_directory_that_is_made_while_its_bucket_is_removed_keeps_that(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection that a refused write had left was removed with the bucket, though it was a directory by then."""
+    place = LogicalName(ROOT, ("lab", "d", "k"))
+    left = (Make(place, TYPE_COLLECTION, parents=True), Remove(place, Removing.NAME))
+    asyncio.run(door.files.apply(Call(dn=JOE), left))
+    apply, told = door.files.apply, list[Heard]()
+
+    async def crossed(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        if not told and isinstance(changes[0], Remove) and changes[0].place.name == "d":
+            told.append(await door._ask("PUT", "/lab/d/", b"", JOE, {}))
+        return await apply(call, changes)
+
+    monkeypatch.setattr(door.files, "apply", crossed)
+    assert door.ask("DELETE", "/lab").texts("Code") == ["BucketNotEmpty"]
+    assert [each.status for each in told] == [200]
+    assert door.ask("HEAD", "/lab/d/").status == 200
