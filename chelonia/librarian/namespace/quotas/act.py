@@ -249,6 +249,8 @@ class Quotas:
             old = table.accounts.get(key)
             elements, quota = changed(table), wanted.over(old.quota if old is not None else Quota())
             if quota.bounds_nothing:
+                if old is None and quota.user == EACH_USER and any(each.implied for each in table.accounts.values()):
+                    return PlannedTransact(())  # a removal broke off: what it left follows
                 if old is None or old.implied:
                     raise CheloniaError(Kind.NOT_FOUND, "quota", name, "it has no quota of its own")
                 default = table.accounts.get(decide.DEFAULT)

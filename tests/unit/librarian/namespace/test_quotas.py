@@ -16,6 +16,7 @@ from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import add, drop
+from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.quotas.decide import (
     QuotaAccount,
     bounds_alone,
@@ -453,6 +454,30 @@ async def test_without_a_default_quota_nothing_is_left_of_it(b: Bench) -> None:
     ids = (await b.ahash.objects(LIBRARIAN)).ids
     assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
     await refused(b.service.set_quota(ADMIN, of_each()), Kind.NOT_FOUND)
+
+
+def test_a_removal_of_the_default_quota_that_broke_off_can_be_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default was gone, so that it could not be removed; the accounts of all users stayed, unseen, and counted."""
+
+    @played
+    async def whole(b: Bench) -> None:
+        for n in range(3):
+            await b.file(f"f{n}", owner=Dn(f"/CN=user {n}"))
+        await b.service.set_quota(ADMIN, of_each(SIZE))
+        await all_counted(b)
+
+        async def die(*_: Any) -> None:
+            raise CheloniaError(Kind.UNAVAILABLE, "disenrol")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(Quotas, "_disenrol", die)
+            await refused(b.service.set_quota(ADMIN, of_each()), Kind.UNAVAILABLE)
+        assert (await b.service.set_quota(ADMIN, of_each())).quota == of_each()
+        ids = (await b.ahash.objects(LIBRARIAN)).ids
+        assert [o for o in ids if str(o).startswith("sys:quota")] == [QUOTAS_OBJECT]
+        await refused(b.service.set_quota(ADMIN, of_each()), Kind.NOT_FOUND)
+
+    whole()
 
 
 @pytest.mark.parametrize(
