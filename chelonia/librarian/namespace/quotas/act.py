@@ -88,7 +88,7 @@ class Quotas:
     async def spared(self, call: Call, collection: Guid) -> list[Element]:
         """Return what the removal of a collection needs that stays if it has a quota. Raises: NOT_EMPTY."""
         table = self._table or await self.table(call)
-        if collection in table.trees:
+        if collection in table.trees and collection in (table := await self.table(call)).trees:  # not by a stale table
             raise CheloniaError(Kind.NOT_EMPTY, "unmake", collection, "it has a quota")
         return decide.resting(table)
 

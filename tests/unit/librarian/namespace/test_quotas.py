@@ -189,6 +189,26 @@ async def test_a_quota_that_another_librarian_raised_refuses_nobody(b: Bench) ->
 
 
 @played
+async def test_a_quota_that_another_librarian_removed_keeps_no_collection(b: Bench) -> None:
+    """An S3 bucket could not be removed until a file changed through the same Librarian."""
+    tree = await b.collection("c")
+    await b.service.set_quota(ADMIN, of_tree(tree, 100))
+    quotas = b.service._parts.names.quotas
+    await quotas.table(LIBRARIAN)
+    remembered = quotas._table
+    await refused(b.service.unmake(BARTENDER, Unmake(tree, spares=True)), Kind.NOT_EMPTY)
+    await b.service.set_quota(ADMIN, of_tree(tree))
+    quotas._table = remembered
+    await b.service.unmake(BARTENDER, Unmake(tree, spares=True))
+    tree = await b.collection("c")
+    await quotas.table(LIBRARIAN)
+    remembered = quotas._table
+    await b.service.set_quota(ADMIN, of_tree(tree, 100))
+    quotas._table = remembered
+    await refused(b.service.unmake(BARTENDER, Unmake(tree, spares=True)), Kind.NOT_EMPTY)
+
+
+@played
 async def test_a_bound_that_is_set_leaves_the_other_as_it_is(b: Bench) -> None:
     """The command read one and wrote both: of two administrators one lost his bound unseen."""
     one, other = of_joe(100, UNCHANGED), of_joe(UNCHANGED, 5)
