@@ -170,6 +170,15 @@ def test_an_order_of_older_metadata_damages_nothing_once_newer_are_heard_of(afte
     scenario()
 
 
+@running
+async def test_a_damage_that_was_called_off_before_is_not_done(world: World) -> None:
+    reference = await world.store(DATA)
+    await world.pass_ms(2_000)
+    assert await world.service.drill(LIBRARIAN, STOP) == 0
+    assert await world.service.drill(LIBRARIAN, replace(CORRUPT, reference=reference)) == 0
+    assert world.blobs.data(reference) == DATA
+
+
 @pytest.mark.expect_log("DRILL d1")
 @running
 async def test_an_order_that_comes_twice_at_once_is_obeyed_once(world: World) -> None:
