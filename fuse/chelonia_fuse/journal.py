@@ -144,11 +144,11 @@ class StagingJournal:
     async def settled(self) -> None:
         """Return once removals are durable: after a power cut they are not committed again."""
         try:
+            await self.packed.settled()  # first: without its later record a packed change would count again
             async with self._settling:  # a sync under way may be of this caller's removals
                 if self._unsynced:
                     self._unsynced = False
                     await asyncio.to_thread(self._sync)
-            await self.packed.settled()
         except OSError as error:
             _LOG.error("journal %s: %s: after a power cut what is committed may be tried again", self._directory, error)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -58,9 +59,11 @@ class Disk:
         if path.parent.name == "packed":
             self._kept[str(path)] = path.read_bytes()
 
-    def cut(self) -> None:
-        for path, data in self._kept.items():
-            Path(path).write_bytes(data)
+    def cut(self, directory: Path | None = None) -> None:
+        """Leave what was synced, or a copy of it in a directory."""
+        for text, data in self._kept.items():
+            path = Path(text)
+            (directory / path.name if directory is not None else path).write_bytes(data)
 
 
 async def test_the_bytes_of_the_journal_are_those_of_its_format(tmp_path: Path) -> None:
@@ -93,6 +96,31 @@ async def test_after_a_power_cut_nothing_that_was_committed_is_committed_again(
     await again.committer.work_off()
     assert again.committer.conflicts == 0
     assert await again.read("one") == b"second"
+
+
+@pytest.mark.expect_log("/g is committed now")
+async def test_a_power_cut_after_the_end_of_a_change_brings_no_earlier_change_of_the_file_back(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The earlier one was packed, and the end of that not on the disk: it was appended once more."""
+    disk, _ = Disk(monkeypatch), held(mount, monkeypatch)
+    await mount.write("g", b"to hold the file of the journal", flags=NEW)
+    await mount.write("f", b"first ", flags=NEW | os.O_APPEND)
+    handle, sync = await mount.open("f", os.O_RDWR | os.O_APPEND), StagingJournal._sync
+    await mount.system.write(handle, 0, b"second")
+
+    def cut(kept: StagingJournal) -> None:
+        sync(kept)
+        if not list(kept._directory.iterdir()):  # the removal of the later one's record is on the disk
+            shutil.copytree(tmp_path / "one", tmp_path / "left")
+            disk.cut(tmp_path / "left" / "packed")
+
+    monkeypatch.setattr(StagingJournal, "_sync", cut)
+    await mount.system.sync(handle)
+    monkeypatch.undo()
+    again = await mounted(memory, tmp_path / "left")
+    await again.committer.work_off()
+    assert await other.read("f") == b"first second"
 
 
 async def test_a_sync_is_of_what_was_written_and_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
