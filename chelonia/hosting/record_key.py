@@ -6,6 +6,7 @@ The file is written once, when a Librarian first reads the key from the A-Hash, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -43,4 +44,6 @@ def save_record_key(path: str, key: str) -> None:
         cause = (
             f"cannot be written ({error.strerror}); let the daemon write there, or set record_key_file to another place"
         )
+        with contextlib.suppress(OSError):  # the next start has another number
+            partial.unlink()
         raise CheloniaError(Kind.BAD_CONFIG, "write record key", path, cause) from error

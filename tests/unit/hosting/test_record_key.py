@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -59,6 +61,14 @@ def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(CheloniaError, match="record_key_file"):
         save_record_key(str(tmp_path / "none" / "record.key"), KEY)
+
+
+def test_a_full_disk_is_left_without_a_part_of_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start of a daemon has another number, and a file of its own."""
+    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
+    with pytest.raises(CheloniaError, match="No space left"):
+        save_record_key(str(tmp_path / "record.key"), KEY)
+    assert not list(tmp_path.iterdir())
 
 
 async def test_a_fresh_cluster_takes_the_key_and_another_cluster_is_refused() -> None:
