@@ -141,8 +141,9 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
     environ, files = session.environ, session.settings().files
     url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
-    # Each cluster's file has a name of its own: that of another cluster, in use by other programs, stays.
-    made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name(f"ca-{urlsplit(url).hostname}.pem")
+    # Each cluster has a file of its own, as other programs use those of the others. A host may have several clusters.
+    name = f"ca-{urlsplit(url).netloc.replace(':', '-')}.pem"
+    made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name(name)
     values = {
         "url": url,
         "host": urlsplit(url).netloc,

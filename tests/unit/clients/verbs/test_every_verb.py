@@ -79,7 +79,7 @@ def test_s3_configure_says_how_the_file_of_cas_is_made(
 ) -> None:
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    made = tmp_path / "chelonia" / "ca-h.pem"  # a whole path: the programs start in any directory
+    made = tmp_path / "chelonia" / "ca-h-1.pem"  # a whole path: the programs start in any directory
     lines = cluster("--ca-dir", "/grid/cas", "s3", "configure", "rclone", "--endpoint", "https://h:1").lines
     assert lines[0] == f"# first: mkdir -p {made.parent} && cat /grid/cas/*.0 > {made}"
     assert f"`rclone --ca-cert {made} ls chelonia:bucket`" in lines[2]
