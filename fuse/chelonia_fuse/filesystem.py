@@ -354,6 +354,8 @@ class FileSystem:
         inode.opens += 1  # else a `close` meanwhile drops this copy
         try:
             async with copy.lock:
+                if copy.queued and copy.held is None and 0 < size < copy.staged.size:
+                    await copy.sync()  # the record, which is written anew, promises what stays
                 copy.resize(size, partial(self.committer.cutting, inode, copy))
             if not copy.changed:  # then no commit follows that carries the attributes
                 await self.set(inode, copy.settled())

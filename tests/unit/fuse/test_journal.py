@@ -45,10 +45,11 @@ FRAME = bytes.fromhex("a30000000500000013f03e66")
 
 
 class Disk:
-    """The synced part of the packed journal, which a power cut leaves."""
+    """The synced part of the packed journal, or of another folder, which a power cut leaves."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: str = "packed") -> None:
         self._kept: dict[str, bytes] = {}
+        self._folder = folder
         self.error: OSError | None = None
         monkeypatch.setattr(journal.os, "fdatasync", self._sync)
 
@@ -56,7 +57,7 @@ class Disk:
         if self.error is not None:
             raise self.error
         path = Path(os.readlink(f"/proc/self/fd/{fd}"))
-        if path.parent.name == "packed":
+        if path.parent.name == self._folder:
             self._kept[str(path)] = path.read_bytes()
 
     def cut(self, directory: Path | None = None) -> None:
@@ -460,6 +461,26 @@ async def test_what_was_cut_after_it_was_closed_has_no_zeros_in_its_place_when_t
     again = await mounted(memory, tmp_path / "one")
     await again.committer.work_off()
     assert (await other.read("f"), await other.read("g")) == (b"", b"byt")
+
+
+@pytest.mark.expect_log("is committed now")
+async def test_what_was_cut_after_it_was_closed_has_no_zeros_in_its_place_after_a_power_cut(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, "data")
+    await other.write("f", b"x" * 1000)
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"12345")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.system.flush(handle)
+    mount.system._cluster.away_until_s = 0.0
+    await mount.system.read(handle, 0, 1000)
+    await mount.system.write(handle, 10, b"6")
+    await mount.system.resize(handle.inode, 500, by_name=False)
+    disk.cut()
+    again = await mounted(memory, tmp_path / "one")
+    await again.committer.work_off()
+    assert await other.read("f") == b"12345xxxxx6".ljust(500, b"x")
 
 
 @pytest.mark.expect_log("is committed now")
