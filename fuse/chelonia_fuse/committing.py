@@ -180,10 +180,20 @@ class FileCommitter:
         """Return once removals from the journal are durable."""
         await self._journal.settled()
 
-    async def settle(self, inode: Inode, *, waits: bool = False) -> None:
-        """Commit now a closed file that waits for its commit behind `close`; with `waits` one in the journal, too."""
-        if inode.copy is not None and inode.copy.queued and (waits or inode.guid not in self.waiting):
+    async def settle(self, inode: Inode, *, replaces: bool = False) -> None:
+        """Commit now a closed file that is to have another name: others are to find it whole.
+
+        One of the journal that is refused may go where there is room, unless it `replaces` another file.
+        Raises: failures of the commit otherwise.
+        """
+        if inode.copy is None or not inode.copy.queued:
+            return
+        waits = inode.guid in self.waiting
+        try:
             await self.commit(inode)
+        except CheloniaError as error:
+            if replaces or not waits or error.kind in AGAIN:
+                raise
 
     def let_go(self, inode: Inode) -> None:
         """Remove a change from the journal: it is committed, or its file is no more."""

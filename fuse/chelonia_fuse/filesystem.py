@@ -259,8 +259,7 @@ class FileSystem:
         (old, old_name), (new, new_name) = source, target
         inode, existing = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not existing:
-            # A file has its new name only once it is whole. One that was refused may be moved to where it has room.
-            await self.committer.settle(inode, waits=existing is not None)
+            await self.committer.settle(inode, replaces=existing is not None)
         replaced = existing if over is Over.REPLACE and existing is not inode else None
         places = self._inside(old, old_name), self._inside(new, new_name)
         async with self._kept(replaced, replaced=True), self._settled(existing):

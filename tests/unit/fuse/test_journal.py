@@ -672,3 +672,13 @@ async def test_a_full_disk_keeps_no_file_from_being_committed_after_a_request_wi
     mount.system._cluster.away_until_s = time.monotonic() + 60
     await mount.write("f", b"bytes")
     assert await other.read("f") == b"bytes"
+
+
+@pytest.mark.parametrize("by", ["rename", "link"])
+async def test_what_waits_has_another_name_only_once_it_is_committed(mount: Trial, other: Trial, by: str) -> None:
+    await kept(mount, "new")
+    if by == "rename":
+        await mount.system.rename((mount.root, "new"), (mount.root, "f"), Over.REFUSE)
+    else:
+        await mount.system.link(await mount.find("new"), mount.root, "f")
+    assert await other.read("f") == b"bytes"
