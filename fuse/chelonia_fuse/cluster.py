@@ -134,14 +134,11 @@ class MountedCluster:
             raise CheloniaError(Kind.PRECONDITION, "apply", str(change.place), "others have its name or bytes by now")
         return done.attributes
 
-    async def make_file(self, place: LogicalName, setting: Setting) -> Attributes:
+    async def make_file(self, place: LogicalName, setting: Setting) -> Done:
         """Make an empty file where there is none. Raises: PRECONDITION when there is one."""
         self._crowd.makes()
         content = Content(size=0, whole=True)
-        done = await self.change(Splice(place, content, setting, when=When(absent=True)))
-        if done.attributes is None:
-            raise CheloniaError(Kind.NOT_FOUND, "apply", str(place), "it was removed as soon as it was written")
-        return done.attributes
+        return await self.change(Splice(place, content, setting, when=When(absent=True)))
 
     def read(self, place: LogicalName, looked: Looked, span: ByteRange) -> AsyncGenerator[bytes, None]:
         """Yield bytes of a file that was looked at with SOURCES. Raises: NO_REPLICA, INCOMPLETE, NETWORK, ..."""

@@ -125,8 +125,7 @@ class FileSystem:
         return await self._made(parent, name, Make(place, TYPE_SYMLINK, setting, target=target, when=_NEW))
 
     async def _made(self, parent: Inode, name: str, change: Make) -> Inode:
-        done = await self._cluster.change(change)
-        return self._new(parent, name, done.attributes)
+        return self._new(parent, name, await self._cluster.change(change))
 
     async def _made_file(self, parent: Inode, name: str, mode: int, owner: Owner, *, marked: bool) -> Inode:
         setting = Setting(
@@ -137,11 +136,11 @@ class FileSystem:
         inode.made_ns = asked_ns
         return inode
 
-    def _new(self, parent: Inode, name: str, attributes: Attributes | None) -> Inode:
-        if attributes is None:
+    def _new(self, parent: Inode, name: str, done: Done) -> Inode:
+        if done.attributes is None:
             raise CheloniaError(Kind.NOT_FOUND, "make", name, "it was removed as soon as it was made")
         _touch(parent, name)
-        return self.inodes.seen(attributes, parent.number, name)
+        return self.inodes.seen(done.attributes, parent.number, name)
 
     def _inside(self, parent: Inode, name: str) -> LogicalName:
         if parent.gone:
