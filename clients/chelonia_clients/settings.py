@@ -108,7 +108,7 @@ def settle(wish: Wish, environ: Mapping[str, str], home: Path | None) -> Setting
     layers = list(_layers(wish, environ, home))
     origins: dict[str, str] = {}
     files, anonymous = _credential(layers, origins)
-    cas = next((layer for layer in layers if layer.files.names_cas), None)
+    cas = next((layer for layer in layers if layer.files.ca_dir or layer.files.ca_file), None)
     if cas is not None:
         origins["cas"] = cas.origin
     found = cas.files if cas is not None else CredentialFiles()
@@ -154,7 +154,7 @@ def _first(layers: list[_Layer], name: str, topic: str, origins: dict[str, str])
 
 def _credential(layers: list[_Layer], origins: dict[str, str]) -> tuple[CredentialFiles, bool]:
     for layer in layers:
-        if layer.anonymous or layer.files.names_credential:
+        if layer.anonymous or layer.files.proxy or layer.files.cert or layer.files.key:
             origins["credential"] = layer.origin
             # `find_credential` searches the environment's places, and explains which it passes over
             return CredentialFiles() if layer.origin == _ENVIRONMENT else layer.files, layer.anonymous

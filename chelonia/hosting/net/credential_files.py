@@ -15,11 +15,3 @@ class CredentialFiles(msgspec.Struct, frozen=True):
     key: Path | None = None
     ca_dir: Path | None = None
     ca_file: Path | None = None
-
-    @property
-    def names_credential(self) -> bool:
-        return any((self.proxy, self.cert, self.key))
-
-    @property
-    def names_cas(self) -> bool:
-        return any((self.ca_dir, self.ca_file))

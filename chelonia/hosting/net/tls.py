@@ -149,9 +149,6 @@ class Crl(msgspec.Struct, frozen=True):
     signers: frozenset[bytes]
     problem: str = ""
 
-    def signed_by(self, issuer: x509.Certificate) -> bool:
-        return fingerprint(issuer) in self.signers or crl_signed(self.crl, issuer)
-
 
 class Trust(msgspec.Struct, frozen=True):
     """Everything read from a trust directory or CA file, at one moment; never changes.
@@ -560,7 +557,7 @@ def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, proto
 def _check_revoked(cert: x509.Certificate, issuer: x509.Certificate, crls: Sequence[Crl], now_ms: Ms) -> Ms:
     """Check one certificate against the newest CRL that its issuer signed; return when that expires."""
     ca = subject_dn(issuer)
-    signed = [crl for crl in crls if crl.signed_by(issuer)]
+    signed = [crl for crl in crls if fingerprint(issuer) in crl.signers or crl_signed(crl.crl, issuer)]
     if not signed:
         names = " ".join(sorted(crl.source for crl in crls))
         raise _refused(cert, f"the CRL of CA {ca} ({names}) is not signed by that CA")

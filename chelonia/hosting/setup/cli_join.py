@@ -138,11 +138,6 @@ class _Home:
         return tuple(dn for dn, key in _trusted(self.core) if (dn, key) != _own(self.ca))
 
     @property
-    def round_trip_ms(self) -> int:
-        """Longest round trip between the A-Hash's replicas."""
-        return settings_of(self.ahash).round_trip_ms
-
-    @property
     def hosts(self) -> tuple[str, ...]:
         """The hosts that this one knows, itself first."""
         addresses = [self.ahash.id]
@@ -426,7 +421,7 @@ class _Desk:
             certificate=chain_pem(chain).decode() if home.ca is not None else "",
             ca=ca,
             crl=crl,
-            round_trip_ms=home.round_trip_ms,
+            round_trip_ms=settings_of(home.ahash).round_trip_ms,
         )
 
 
