@@ -48,8 +48,8 @@ class Bearers:
     clock: Clock
     lifetime_ms_max: int
     revoked: Callable[[str], bool]
-    kept: Callable[[str], Awaitable[SealedKey | None]] | None = None
-    other: Callable[[str, Call], Awaitable[Call]] | None = None
+    kept: Callable[[str], Awaitable[SealedKey | None]]
+    other: Callable[[str, Call], Awaitable[Call]]
 
     async def call_of(self, request: HttpRequest) -> Call:
         """Return the context of `request`. Raises: BAD_TICKET, EXPIRED, UNTRUSTED for a token that does not hold."""
@@ -60,9 +60,6 @@ class Bearers:
         nobody = msgspec.structs.replace(call, roles=(), attributes=(), credential="")
         if "." not in token:
             return await self._shared(token, nobody)
-        if self.other is None:
-            cause = "tokens of issuers are not taken here ([tokens] names none); use a certificate or a share link"
-            raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
         return await self.other(token, nobody)
 
     async def _shared(self, text: str, call: Call) -> Call:
@@ -77,7 +74,7 @@ class Bearers:
             cause = f"the certificate with which the share link {token.id} was given is revoked"
             raise CheloniaError(Kind.UNTRUSTED, "token", cause=cause)
         link = token.id.removeprefix(LINK_PREFIX)
-        if link != token.id and self.kept is not None and await self.kept(token.id) is None:
+        if link != token.id and await self.kept(token.id) is None:
             raise CheloniaError(Kind.UNTRUSTED, "token", cause=f"the share link {link} was revoked")
         issuer = Dn(token.credential.partition(" ")[2])
         grant = await self.registry.grant(token.dn, issuer=issuer)
@@ -88,7 +85,7 @@ class Bearers:
 
     async def _verified(self, text: str, now_ms: Ms) -> shares.ShareToken:
         link = shares.id_of_password(text)
-        if not link or self.kept is None:
+        if not link:
             return shares.verify(self.key, text, now_ms)
         kept = await self.kept(LINK_PREFIX + link)
         return shares.verify_password(self.key, text, kept.secret if kept is not None else "", now_ms)

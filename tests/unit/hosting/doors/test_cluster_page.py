@@ -16,10 +16,8 @@ from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor
-from chelonia.hosting.doors.tokens.bearer import Bearers
 from chelonia.hosting.metrics import Metrics
 from chelonia.wire.web import curve
-from tests.support.stage import KEY
 from tests.unit.hosting.doors.test_plain_door import EVE, JOE, Bench
 from tests.unit.hosting.doors.test_plain_tokens import asked, by
 
@@ -72,7 +70,7 @@ class Cluster:
 def bench() -> Bench:
     bench = Bench()
     registry = RoleRegistry((ServiceRecord(Role.ADMINISTRATOR, JOE, ServiceId(""), True),), None, bench.clock)
-    bearers = Bearers(registry, KEY, bench.clock, 10**12, bench.revoked.__contains__)
+    bearers = replace(bench.bearers, registry=registry, lifetime_ms_max=10**12)
     bench.door = PlainDoor(replace(bench.parts, cluster=Cluster()), bearers.call_of, Metrics())
     return bench
 

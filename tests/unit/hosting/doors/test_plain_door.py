@@ -49,6 +49,7 @@ from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, place
 from chelonia.hosting.doors.plain.redirects import COPIER
 from chelonia.hosting.doors.plain.third_party import ThirdParty
 from chelonia.hosting.doors.tokens.bearer import Bearers
+from chelonia.hosting.doors.tokens.issuers import Issuers
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
@@ -111,7 +112,9 @@ class Bench:
         self.clock = SystemClock()
         registry = RoleRegistry((), None, self.clock)
         self.revoked: set[str] = set()
-        self.bearers = Bearers(registry, KEY, self.clock, 30 * 24 * 3_600_000, self.revoked.__contains__)
+        kept, other = AsyncMock(), Issuers((), self.clock).call_of
+        month_ms, revoked = 30 * 24 * 3_600_000, self.revoked.__contains__
+        self.bearers = Bearers(registry, KEY, self.clock, month_ms, revoked, kept, other)
         self.door = PlainDoor(self.parts, self.bearers.call_of, Metrics())
 
     def ask(self, method: str, path: str, body: bytes = b"", dn: Dn = JOE, **headers: str) -> Seen:
