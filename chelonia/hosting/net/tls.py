@@ -321,7 +321,7 @@ def make_server_context(settings: TlsSettings, trust: Trust, client_certificate:
 
 
 def make_client_context(
-    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], object] | None = None, *, speaks: str = HTTP
+    settings: TlsSettings, trust: Trust, inspect: Callable[[TlsObject], object], *, speaks: str = HTTP
 ) -> ssl.SSLContext:
     """Build a client's context; `inspect` looks at the peer as the last step of each handshake.
 
@@ -518,8 +518,6 @@ class _InspectingObject(PartingObject):
         super().do_handshake()
         context = self.context
         assert isinstance(context, _InspectingContext)
-        if context.inspect is None:
-            return
         try:
             context.inspect(self)
         except CheloniaError as refusal:
@@ -533,7 +531,7 @@ class _InspectingContext(ssl.SSLContext):
 
     sslobject_class = _InspectingObject
 
-    inspect: Callable[[TlsObject], object] | None = None
+    inspect: Callable[[TlsObject], object]
 
 
 def _furnish(context: ssl.SSLContext, settings: TlsSettings, trust: Trust, protocols: Sequence[str]) -> None:

@@ -52,7 +52,7 @@ def shake_as(grid: Grid, issued: Issued | None, demand: ClientCertificate = REQU
 
 def unchecked_client(settings: TlsSettings, trust: TlsStore) -> ssl.SSLContext:
     """A foreign client: no checks but OpenSSL's, and it keeps sessions."""
-    return tls.make_client_context(settings, trust.trust)
+    return tls.make_client_context(settings, trust.trust, lambda _: None)
 
 
 # ------------------------------------------------------------------------------------------------------------- proxies
