@@ -22,7 +22,7 @@ from chelonia.ahash import engine
 from chelonia.ahash.engine import Overlay
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import KeptOutcome, StoreState
-from chelonia.ahash.store.port import Reader, Store
+from chelonia.ahash.store.port import Store
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey
@@ -132,8 +132,7 @@ class Committer:
 
     def _commit(self, jobs: tuple[Job, ...], now_ms: Ms, bytes_max: int = 0) -> list[Outcome]:
         forget_ms = now_ms if now_ms >= self._forget_from_ms else 0
-        most = bytes_max or sys.maxsize
-        overlay = _BatchOverlay(_Read(self._store, jobs, most), most)
+        overlay = _BatchOverlay(self._store, jobs, bytes_max)
         batch = _Batch(overlay, self.position, forget_ms, now_ms + self._limits.key_keep_ms)
         writable = self.check_space()
         outcomes = [batch.run(job, writable) for job in jobs]
@@ -178,45 +177,36 @@ class Committer:
         self._sweep_next_ms = now_ms if removed >= limit else Ms(now_ms + 1000)
 
 
-class _Read:
-    """The store as a batch reads it: the first records that its jobs name together, the others one by one.
+class _BatchOverlay(Overlay):
+    """The overlay of a batch. It reads the first records that its jobs name together, the others one by one.
 
-    Raises: NotBriefError when the first ones have more than `bytes_max` bytes.
+    Its transacts may read `bytes_max` bytes, each time counted; 0: any number. Raises: NotBriefError when the first
+    records have more.
     """
 
-    __slots__ = ("_found", "_store")
+    __slots__ = ("_found", "_left")
 
     def __init__(self, store: Store, jobs: tuple[Job, ...], bytes_max: int) -> None:
-        self._store = store
+        super().__init__(store)
         self._found: dict[bytes, bytes | None] = {}
+        self._left = most = bytes_max or sys.maxsize
         keys = tuple(dict.fromkeys(islice(chain.from_iterable(map(_named, jobs)), READ_TOGETHER_MAX)))
         for start in range(0, len(keys), READ_AT_ONCE):
             some = keys[start : start + READ_AT_ONCE]
             found = store.get_many(some)
             self._found.update(zip(some, found, strict=True))
-            bytes_max -= sum([len(data) for data in found if data])
-            if bytes_max < 0:
+            most -= sum([len(data) for data in found if data])
+            if most < 0:
                 raise NotBriefError
 
     def get(self, key: bytes) -> bytes | None:
-        found = self._found
-        return found[key] if key in found else self._store.get(key)
-
-    def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return self._store.scan(start, end, limit)
-
-
-class _BatchOverlay(Overlay):
-    """The overlay of a batch, from which its transacts may read `bytes_max` bytes, each time counted."""
-
-    __slots__ = ("_left",)
-
-    def __init__(self, below: Reader, bytes_max: int) -> None:
-        super().__init__(below)
-        self._left = bytes_max
-
-    def get(self, key: bytes) -> bytes | None:
-        data = super().get(key)
+        # One function: every record that a transact reads comes here.
+        if key in self.pending:
+            data = self.pending[key]
+        elif key in self._found:
+            data = self._found[key]
+        else:
+            data = self._below.get(key)
         if data is not None:
             self._left -= len(data)
             if self._left < 0:
@@ -229,8 +219,7 @@ def _named(job: Job) -> Iterator[bytes]:
     if isinstance(job, TransactJob | RecallJob) and job.key:
         yield layout.outcome_key(layout.request_digest(job.scope, job.key))
     if isinstance(job, TransactJob | ChangeJob):
-        for element in job.elements:
-            yield layout.header_key(element.object)
+        yield from map(layout.header_key, dict.fromkeys([element.object for element in job.elements]))
 
 
 @dataclass(slots=True)

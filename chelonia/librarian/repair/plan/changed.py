@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from chelonia.core.cluster.replicas import ReplicaState, parse_location
-from chelonia.core.ids import BLOB_PREFIX, BlobId, ObjectId, ServiceId
-from chelonia.core.ports.ahash import ChangeType, Element
+from chelonia.core.ids import BLOB_PREFIX, CONTENT_PREFIX, BlobId, ObjectId, ServiceId
+from chelonia.core.ports.ahash import ChangeType, Condition, Element
 from chelonia.librarian.metadata.elements import version
 from chelonia.librarian.repair.plan.decide import NodeHealth
 
 _NEW = version(0)
+_CHECK: Final = ChangeType.CHECK
+_ALIVE: Final = ReplicaState.ALIVE.value
 PART_COPIES: Final = 2
 """Good copies of a part that are enough until it belongs to a file."""
 
@@ -25,35 +27,49 @@ def to_plan(elements: Sequence[Element], health: Mapping[ServiceId, NodeHealth])
     """Return the blobs that may need work after a transact. A new one needs none with as many copies as wanted, each on
     another Shepherd that is well. If one of these fails, a round goes through all its replicas."""
     changed: dict[ObjectId, list[Element]] = {}
-    made = set[ObjectId]()
-    for element in [element for element in elements if element.object.startswith(BLOB_PREFIX)]:
-        if element.change is ChangeType.CHECK:
-            if _NEW in element.conditions:
-                made.add(element.object)
-        elif element.change is not ChangeType.DELETE:
-            changed.setdefault(element.object, []).append(element)
-    part = any(element.section == "parts" for element in elements)
+    made, part, laid = set[ObjectId](), False, False
+    for element in elements:  # one pass: every transact that applies comes here
+        if element.object.startswith(BLOB_PREFIX):
+            if element.change is _CHECK:
+                if _NEW in element.conditions:
+                    made.add(element.object)
+            elif element.change is not ChangeType.DELETE:
+                changed.setdefault(element.object, []).append(element)
+        elif element.section == "parts":
+            part = True
+        elif element.change is _CHECK and element.object.startswith(CONTENT_PREFIX):
+            laid = laid or _lays(element.conditions)
     plain = [
         BlobId(blob.removeprefix(BLOB_PREFIX))
         for blob, own in changed.items()
         if blob not in made or not _has_enough(own, health, part=part)
     ]
-    return plain + _laid(elements)
+    return plain + _laid(elements) if laid else plain
 
 
 def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], *, part: bool) -> bool:
-    wanted = next((int(e.value) for e in own if (e.section, e.property) == ("blob", "wanted")), -1)
-    places = [e for e in own if e.section == "locations"]
-    nodes = [health.get(shepherd) for shepherd in {parse_location(e.property).shepherd for e in places}]
-    well = all(n is not None and n.present and n.steady and n.proven and not n.draining for n in nodes)
-    is_spread = well and len(nodes) == len(places) and all(e.value == ReplicaState.ALIVE.value for e in places)
-    return is_spread and (len(nodes) == wanted or (part and PART_COPIES <= len(nodes) < wanted))
+    wanted, places, shepherds = -1, 0, set[ServiceId]()
+    for element in own:
+        if element.section == "locations":
+            if element.value != _ALIVE:
+                return False
+            places += 1
+            shepherds.add(parse_location(element.property).shepherd)
+        elif element.property == "wanted" and element.section == "blob":
+            wanted = int(element.value)
+    for shepherd in shepherds:
+        node = health.get(shepherd)
+        if node is None or not node.present or not node.steady or not node.proven or node.draining:
+            return False
+    count = len(shepherds)
+    return count == places and (count == wanted or (part and PART_COPIES <= count < wanted))
+
+
+def _lays(conditions: Sequence[Condition]) -> bool:
+    """Whether these are of the transact in which a file gets the bytes of parts (`parts.decide.lay_page`)."""
+    return any(condition.property == "order" and condition.section == "content" for condition in conditions)
 
 
 def _laid(elements: Sequence[Element]) -> list[BlobId]:
-    """The parts whose bytes belong to a file from now on (`parts.decide.lay_page`)."""
-    checks = [each for each in elements if each.change is ChangeType.CHECK]
-    properties = {(condition.section, condition.property) for each in checks for condition in each.conditions}
-    if ("content", "order") not in properties:
-        return []
+    """The parts whose bytes belong to a file from now on."""
     return [BlobId(each.property) for each in elements if each.section == "named" and each.value not in ("", "0")]
