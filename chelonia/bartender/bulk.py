@@ -12,10 +12,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from chelonia.bartender import audit
@@ -118,8 +119,7 @@ class AnswerRoom:
             raise CheloniaError(Kind.TOO_LARGE, cause=cause)
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBytes:
+class StoredBytes(Struct, frozen=True):
     """Small bytes on stable storage: their upload as it began, its ids, and the receipts."""
 
     begin: BeginPut
@@ -127,8 +127,7 @@ class StoredBytes:
     receipts: tuple[Receipt, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ElementCall:
+class ElementCall(Struct, frozen=True):
     """One element in work: the user's call, and the Bartender's own with the element's request key.
 
     - `room` is shared by all elements of the call
@@ -139,23 +138,29 @@ class ElementCall:
 
     user: Call
     service: Call
-    room: AnswerRoom = field(default_factory=AnswerRoom)
-    stored: list[StoredBytes] = field(default_factory=list)
-    walked: dict[LogicalName, Traversal] = field(default_factory=dict)
-    made: list[LogicalName] = field(default_factory=list)
+    room: AnswerRoom = msgspec.field(default_factory=AnswerRoom)
+    stored: list[StoredBytes] = msgspec.field(default_factory=list)
+    walked: dict[LogicalName, Traversal] = msgspec.field(default_factory=dict)
+    made: list[LogicalName] = msgspec.field(default_factory=list)
 
 
 Outcomes = dict[int, CheloniaError | None]
 """Results of elements tried together, by their index in the step, None if applied. Missing ones are served singly."""
 
 
-@dataclass(frozen=True, slots=True)
-class JointStep:
-    """Elements from `first` on that were tried together, under a request key of their own."""
+class JointStep(Struct, frozen=True):
+    """Elements from `first` on that were tried together, under a request key of their own. `walked`: the walks of their
+    names, also where they are only in work at once."""
 
     first: int = 0
     key: RequestKey = RequestKey("")
-    outcomes: Outcomes = field(default_factory=dict)
+    outcomes: Outcomes = msgspec.field(default_factory=dict)
+    walked: dict[LogicalName, Traversal] = msgspec.field(default_factory=dict)
+
+    def has_applied(self, number: int) -> bool:
+        """Return whether the element of this index in the call has applied with the others."""
+        place = number - self.first
+        return place in self.outcomes and self.outcomes[place] is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,9 +194,11 @@ class BulkOperation(Generic[R, A]):
 
     def key(self, call: Call, index: int, request: R) -> RequestKey:
         """Return the request key of an element of a call; "" where there is none."""
+        if not self.keyed:
+            return RequestKey("")
         if marked := self.marked(request):
             return element_key(call.keyed(RequestKey("marked")), self.name, 0, marked)
-        return element_key(call, self.name, index, self.subject(request)) if self.keyed else RequestKey("")
+        return element_key(call, self.name, index, self.subject(request))
 
     def chunks(self, requests: Sequence[R]) -> Iterator[tuple[range, bool]]:
         """Yield the ranges of elements in work at once, in order, and whether each may go together."""
@@ -311,9 +318,6 @@ async def _answer_each(
     """Serve elements; `put` gets the answer to each, by its index in `elements`. While all places are taken, it
     serves those of each caller apart: nobody waits for another's turn."""
 
-    async def serve(number: int, joint: JointStep, walked: dict[LogicalName, Traversal]) -> None:
-        put(number, *await _serve(ports, operation, elements[number], joint, number - joint.first, walked))
-
     async def apart(own: list[int]) -> None:
         some = [elements[number] for number in own]
         await _answer_each(ports, operation, some, lambda at, answer, error: put(own[at], answer, error))
@@ -323,13 +327,17 @@ async def _answer_each(
         if wait and ports.places.is_full and len(callers := _by_caller(elements, indexes.start)) > 1:
             await side_by_side([apart(own) for own in callers])
             return
-        chunk, walked = elements[indexes.start : indexes.stop], dict[LogicalName, Traversal]()
-        joint = JointStep(indexes.start)
+        chunk, joint = elements[indexes.start : indexes.stop], JointStep(indexes.start)
         if joined:
-            joint = await _served_together(ports, operation, indexes.start, chunk, walked)
+            joint = await _served_together(ports, operation, indexes.start, chunk)
         elif operation.walk is not None and len(chunk) > 1:
-            walked.update(await operation.walk(chunk[0].service, [each.request for each in chunk]))
-        alone = [serve(number, joint, walked) for number in indexes]
+            joint.walked.update(await operation.walk(chunk[0].service, [each.request for each in chunk]))
+        alone = []
+        for number in indexes:
+            if operation.recalled is not None and joint.has_applied(number):
+                put(number, operation.recalled(elements[number].request), None)
+            else:
+                alone.append(_serve(ports, operation, elements[number], joint, number, put))
         for first in range(0, len(alone), operation.side_by_side):
             await side_by_side(alone[first : first + operation.side_by_side])
 
@@ -390,12 +398,11 @@ def waves(requests: Sequence[R], ordered: Callable[[R], str | LogicalName] | Non
     return list(zip(cuts, [*cuts[1:], len(requests)], strict=True))
 
 
-@dataclass(slots=True)
-class _Branch:
+class _Branch(Struct):
     """The names of a wave as a tree, so that a call of deep names costs their length once. `named`: one ends here."""
 
     named: bool = False
-    below: dict[str, _Branch] = field(default_factory=dict)
+    below: dict[str, _Branch] = msgspec.field(default_factory=dict)
 
 
 def _is_related(seen: _Branch, path: tuple[str, ...]) -> bool:
@@ -412,7 +419,10 @@ def _is_related(seen: _Branch, path: tuple[str, ...]) -> bool:
 
 def _grow(seen: _Branch, path: tuple[str, ...]) -> None:
     for part in path:
-        seen = seen.below.setdefault(part, _Branch())
+        below = seen.below.get(part)
+        if below is None:
+            below = seen.below[part] = _Branch()
+        seen = below
     seen.named = True
 
 
@@ -432,13 +442,13 @@ async def _served_together(
     operation: BulkOperation[R, A],
     first: int,
     elements: Sequence[AskedElement[R]],
-    walked: dict[LogicalName, Traversal],
 ) -> JointStep:
     """Try elements together: they take one place, and the walk follows once they have it."""
     assert operation.together is not None, "only of an operation that can"
     assert operation.walk is not None, "what goes together is decided on one walk"
     key, caller, service = _joint_key(operation, first, elements), elements[0].call, elements[0].service
     requests, outcomes, started = [each.request for each in elements], Outcomes(), False
+    walked: dict[LogicalName, Traversal] = {}
     try:
         async with ports.places.one(caller, ports.limits, ports.clock):
             started = True
@@ -449,7 +459,7 @@ async def _served_together(
     except CheloniaError as error:
         failed = error.with_traceback(None)  # a caller that waits too long for his turn fails alone
         outcomes = {n: failed for n, each in enumerate(elements) if started or each.call is caller}
-    return JointStep(first, key, outcomes)
+    return JointStep(first, key, outcomes, walked)
 
 
 def _joint_key(operation: BulkOperation[R, A], first: int, elements: Sequence[AskedElement[R]]) -> RequestKey:
@@ -464,24 +474,29 @@ async def _serve(
     operation: BulkOperation[R, A],
     element: AskedElement[R],
     joint: JointStep,
-    place: int,
-    walked: dict[LogicalName, Traversal],
-) -> tuple[A, CheloniaError | None]:
-    """Serve one element, which has this index in the joint step."""
-    joint_error, request = joint.outcomes.get(place), element.request
-    if joint_error is None and place in joint.outcomes and operation.recalled is not None:
-        return operation.recalled(request), None
+    number: int,
+    put: Callable[[int, A, CheloniaError | None], None],
+) -> None:
+    """Serve the element of this index; `put` gets its answer. One coroutine: each wait of an element passes all those
+    around it."""
+    place, request = number - joint.first, element.request
     call, key = element.call, operation.key(element.call, element.index, request)
     service = element.service.keyed(key)
-    turn = ElementCall(call, service, element.room, walked=walked)
+    turn = ElementCall(call, service, element.room, walked=joint.walked)
     try:
         turn.room.check()
-        if joint_error is not None:
+        if joint_error := joint.outcomes.get(place):
             raise joint_error
         async with ports.places.one(call, ports.limits, ports.clock) as waited:
             if waited:
                 turn = replace(turn, walked={})  # the walk may be out of date
-            return await _attempt(ports, operation, turn, request), None
+            try:
+                answer = await operation.act(turn, request)
+            except CheloniaError as refused:
+                if not _has_moved(refused):
+                    raise
+                answer = await _again(ports, operation, turn, request)
+        return put(number, answer, None)
     except CheloniaError as raised:
         error = raised.with_traceback(None)  # else it holds this frame, which holds it
     # The Librarian answers its own repetitions as the first try: only an outcome unknown to it can have applied.
@@ -489,10 +504,10 @@ async def _serve(
     if operation.recalled and key and repeated:
         try:
             if await _has_applied(ports, service, joint, place):
-                return operation.recalled(request), None
+                return put(number, operation.recalled(request), None)
         except CheloniaError as unknown:  # a first try may have applied: this one's error is not the answer yet
             error = error if error.meaning.retryable else unknown
-    return _failed(operation, turn, request, as_seen(error, turn.user))
+    put(number, *_failed(operation, turn, request, as_seen(error, turn.user)))
 
 
 async def _has_applied(ports: Ports, service: Call, joint: JointStep, place: int) -> bool:
@@ -513,18 +528,23 @@ def _failed(
     return operation.fail(request, text, error), error
 
 
-async def _attempt(ports: Ports, operation: BulkOperation[R, A], turn: ElementCall, request: R) -> A:
-    backoff = Backoff(RETRY_MS, RETRY_MS_MAX)
-    for _ in range(1, ATTEMPTS_MAX):
+async def _again(ports: Ports, operation: BulkOperation[R, A], turn: ElementCall, request: R) -> A:
+    """Serve an element anew after its entries have changed, with pauses. Raises: CONFLICT when they keep changing."""
+    backoff, left = Backoff(RETRY_MS, RETRY_MS_MAX), ATTEMPTS_MAX - 1
+    turn = replace(turn, walked={})
+    while True:
+        await ports.clock.sleep(int(backoff.failed() * (0.5 + ports.ids.uniform())))
+        left -= 1
         try:
             return await operation.act(turn, request)
         except CheloniaError as error:
-            has_moved = error.kind is Kind.NOT_FOUND and error.op in _OF_AN_ENTRY
-            if error.kind is not Kind.CONFLICT and not has_moved:
+            if not left or not _has_moved(error):
                 raise
-        turn = replace(turn, walked={})
-        await ports.clock.sleep(int(backoff.failed() * (0.5 + ports.ids.uniform())))
-    return await operation.act(turn, request)
+
+
+def _has_moved(error: CheloniaError) -> bool:
+    """Whether an entry changed between decision and transact."""
+    return error.kind is Kind.CONFLICT or (error.kind is Kind.NOT_FOUND and error.op in _OF_AN_ENTRY)
 
 
 def as_seen(error: CheloniaError, user: Call) -> CheloniaError:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums
@@ -33,8 +34,7 @@ _TIME = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?\Z")
 _SIZE_DIGITS_MAX = 19
 
 
-@dataclass(frozen=True, slots=True)
-class FileFacts:
+class FileFacts(msgspec.Struct, frozen=True):
     """The facts of a file before its bytes. `size` -1: unknown; `checksum` "": unknown."""
 
     size: int
@@ -60,6 +60,8 @@ def accepted(triples: tuple[Triple, ...], entry_type: str, phase: str) -> dict[s
     Returns: sections among `metadata`, `policy`, `defaultPolicy`, `timestamps`.
     Raises: DENIED for a property that only the system writes, BAD_REQUEST for a malformed one, TOO_LARGE.
     """
+    if not triples:
+        return {}
     if len(triples) > bounds.USER_METADATA_MAX:
         raise CheloniaError(Kind.TOO_LARGE, phase, "", f"at most {bounds.USER_METADATA_MAX} metadata elements")
     sections: dict[str, dict[str, str]] = {}

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
@@ -54,16 +52,17 @@ class _ElementPlace(AbstractAsyncContextManager[bool]):
     """A place of `Places`; entering it returns whether the call had to wait. No generator, which costs three times as
     much: each look takes a place."""
 
-    __slots__ = ("_enter", "_leave")
+    __slots__ = ("_call", "_clock", "_limits", "_places")
 
-    def __init__(self, enter: Callable[[], Coroutine[Any, Any, bool]], leave: Callable[[], None]) -> None:
-        self._enter, self._leave = enter, leave
+    def __init__(self, places: Places, call: Call, limits: LimitCounts, clock: Clock) -> None:
+        self._places, self._call, self._limits, self._clock = places, call, limits, clock
 
-    def __aenter__(self) -> Coroutine[Any, Any, bool]:
-        return self._enter()
+    async def __aenter__(self) -> bool:
+        free = self._places.goes(self._call)
+        return not free and await self._places.wait(self._call, self._limits, self._clock)
 
     async def __aexit__(self, *_: object) -> None:
-        self._leave()
+        self._places.leave()
 
 
 class Places:
@@ -76,14 +75,19 @@ class Places:
 
     def one(self, call: Call, limits: LimitCounts, clock: Clock) -> AbstractAsyncContextManager[bool]:
         """Hold a place for one element, once its caller's turn comes. Raises: BUSY: too many wait, or one too long."""
-        return _ElementPlace(partial(self._enter, call, limits, clock), self._leave)
+        return _ElementPlace(self, call, limits, clock)
 
     @property
     def is_full(self) -> bool:
         """Whether one more element would wait."""
         return self._turns.is_full
 
-    async def _enter(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
+    def goes(self, call: Call) -> bool:
+        """Take a place if one is free, and return whether one was."""
+        return self._turns.goes(call.waits_as)
+
+    async def wait(self, call: Call, limits: LimitCounts, clock: Clock) -> bool:
+        """Take a place once the caller's turn comes, and return whether it had to wait. Raises: as `one`."""
         caller = call.waits_as
         place = asyncio.get_running_loop().create_future()
         match self._turns.came(caller, place):
@@ -106,14 +110,15 @@ class Places:
                 return True
         except asyncio.CancelledError:
             if place.done():  # its turn came in the same moment
-                self._leave()
+                self.leave()
             else:
                 self._turns.gave_up(caller, place)
             raise
         self._turns.gave_up(caller, place)
         return False
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Give a place back."""
         following = self._turns.left()
         if following is not None:  # a cancelled one passes it on
             following.set_result(None)

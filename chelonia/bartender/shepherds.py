@@ -75,6 +75,8 @@ class Shepherds:
         self._ids = ids
         self._settings = settings
         self._nodes: tuple[NodeView, ...] = ()
+        self._holders = 0
+        """Shepherds that may hold copies for long."""
         self._fleet = Fleet(())
         self._distances: dict[ServiceId, tuple[bool, int]] = {}
         self._fetched_ms = -1
@@ -85,6 +87,7 @@ class Shepherds:
         now_ms = self._clock.monotonic_ms()
         if self._fetched_ms < 0 or now_ms - self._fetched_ms >= self._settings.nodes_cache_ms:
             self._nodes = await self._librarian.nodes(call)
+            self._holders = sum(node.state != "waiting" and not node.drain for node in self._nodes)
             self._fleet = Fleet(self._nodes)
             self._distances = {node.shepherd: self._distance(node) for node in self._nodes}
             self._fetched_ms = now_ms
@@ -92,7 +95,8 @@ class Shepherds:
 
     async def shortage(self, call: Call, wanted: int) -> str:
         """Return a note if more copies are wanted than there are Shepherds to hold them, else ""."""
-        nodes = sum(node.state != "waiting" and not node.drain for node in await self.nodes(call))
+        await self.nodes(call)
+        nodes = self._holders
         if wanted <= nodes:
             return ""
         present = "is 1 Shepherd" if nodes == 1 else f"are {nodes} Shepherds"

@@ -16,11 +16,12 @@ from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, Guid, is_guid
 
+_NO_NAMES: Final = ("", ".", "..")
 EXCERPT: Final = 80
 """Characters of an invalid name that a message shows: a line of a terminal."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)  # no struct: `chelonia ls --help` starts faster without msgspec
 class LogicalName:
     """A parsed Logical Name: its start, the names to follow from there, and whether it ended with a slash."""
 
@@ -50,6 +51,9 @@ class LogicalName:
 
 def check_name(name: str) -> str:
     """Return `name` if it obeys the name law. Raises: BAD_NAME, saying which clause it breaks."""
+    is_short = name not in _NO_NAMES and len(name) <= bounds.NAME_BYTES_MAX
+    if is_short and name.isascii() and name.isprintable() and "/" not in name:
+        return name  # nearly all, in a third of the time
     reason = _broken_clause(name)
     if reason:
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(name), cause=reason)
@@ -83,9 +87,23 @@ def parse_ln(text: str) -> LogicalName:
 
 def check_ln(name: LogicalName) -> None:
     """Refuse a Logical Name that another program sent as values and that no text parses to. Raises: BAD_NAME."""
+    if _is_plain(name):
+        return
     parsed = parse_ln(str(name))
     if (parsed.start, parsed.parts) != (name.start, name.parts):
         raise CheloniaError(Kind.BAD_NAME, subject=excerpt(str(name)), cause="its parts are no names")
+
+
+def _is_plain(name: LogicalName) -> bool:
+    """Whether a Logical Name is lawful at first sight: most are, and each request brings one."""
+    parts, text = name.parts, "/".join(name.parts)
+    if not (text.isascii() and text.isprintable() and text.count("/") == max(0, len(parts) - 1)):
+        return False
+    for part in parts:
+        if part in _NO_NAMES or len(part) > bounds.NAME_BYTES_MAX:
+            return False
+    is_small = len(parts) <= bounds.LN_DEPTH_MAX and len(text) < bounds.LN_BYTES_MAX - len(name.start)
+    return is_small and is_guid(name.start)
 
 
 def entry_key(name: str, is_collection: bool) -> str:

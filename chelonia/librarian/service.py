@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from chelonia.core.caller import Call, Role
@@ -72,12 +72,12 @@ RECORD_KEY_BYTES = 32
 
 
 def _in(
-    room: Callable[[_Parts], Callable[P, Awaitable[T]]],
+    room: Callable[[_Parts], Callable[P, Coroutine[Any, Any, T]]],
 ) -> Callable[Concatenate[LibrarianService, P], Coroutine[Any, Any, T]]:
     """The operation of the port that a method of a part carries out."""
 
-    async def handler(self: LibrarianService, /, *args: P.args, **named: P.kwargs) -> T:
-        return await room(self._parts)(*args, **named)
+    def handler(self: LibrarianService, /, *args: P.args, **named: P.kwargs) -> Coroutine[Any, Any, T]:
+        return room(self._parts)(*args, **named)
 
     return handler
 
@@ -93,8 +93,10 @@ def _whole(service: LibrarianService, call: Call, row: PortMethod) -> None:
     every Shepherd would count as away. Raises: DENIED; UNAVAILABLE.
     """
     admit(call, row)
+    if not service.rebuilding:
+        return
     for_users = Role.BARTENDER in row.roles and Role.SHEPHERD not in row.roles
-    if service.rebuilding and for_users and call.has(Role.BARTENDER) and row.method not in ABOUT_NODES:
+    if for_users and call.has(Role.BARTENDER) and row.method not in ABOUT_NODES:
         cause = "the namespace is being rebuilt: `chelonia admin status` tells how far it is"
         raise CheloniaError(Kind.UNAVAILABLE, f"librarian.{row.name}", cause=cause)
 

@@ -17,7 +17,7 @@ from chelonia.core.contents.attributes import NS_PER_S
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId
 from chelonia.core.metadata import Filter, Needed, StoredObject, Triple
-from chelonia.core.ports.files import Setting
+from chelonia.core.ports.files import LEAVE, Setting
 
 DESCRIBED: Final[Filter] = (
     *RIGHTS, Needed("timestamps"), Needed("posix"), Needed("mountpoint"), Needed("blobs"), Needed("content"),
@@ -44,6 +44,8 @@ def checksums_of(stored: StoredObject) -> Checksums:
 
 def setting_triples(setting: Setting) -> tuple[Triple, ...]:
     """Return the triples of a setting. Raises: BAD_REQUEST for a number out of bounds."""
+    if setting == LEAVE:
+        return ()
     numbers = (
         ("mode", setting.mode, MODE_MAX),
         ("uid", setting.uid, ID_MAX),

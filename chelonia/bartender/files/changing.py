@@ -305,7 +305,7 @@ def pinned(when: When, found: FoundEntry) -> Expect:
 
 def _pinned_beyond_guid(when: When, found: FoundEntry) -> Expect:
     """As `pinned`, where the transact itself names the entry: a `When` of its GUID alone pins no version."""
-    return pinned(replace(when, guid=Guid("")), found)
+    return pinned(replace(when, guid=Guid("")), found) if when != ANY else ()
 
 
 def done(entry: Guid | StoredObject | None, *, made: bool = False, note: str = "") -> Done:

@@ -75,7 +75,7 @@ def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inli
         cause = f"{size} bytes; more than {bounds.INLINE_BYTES_MAX} do not come in a message: place them first"
         raise CheloniaError(Kind.TOO_LARGE, subject=str(place), cause=cause)
     begin = unnamed(ports, turn, place, inline.wanted, size, _measured(change, inline))
-    return replace(begin, piece=isinstance(change, Splice))
+    return replace(begin, piece=True) if isinstance(change, Splice) else begin
 
 
 def _measured(change: Write | Splice, inline: Inline) -> Checksums:

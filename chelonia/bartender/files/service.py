@@ -18,6 +18,7 @@ from chelonia.bartender.bulk import (
 from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsCache
+from chelonia.bartender.names import EntryRemoval
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, check_within, is_visible
 from chelonia.core import bounds
@@ -85,7 +86,7 @@ class FilesService:
         )
         self._change: BulkOperation[Change, Done | Failure] = BulkOperation(
             "apply",
-            _checked(self._apply_or_undo),
+            self._apply,
             _failure,
             repr,
             recalled=_recalled,
@@ -131,51 +132,56 @@ class FilesService:
     async def space(self, call: Call, place: LogicalName = TOP) -> Space:
         return await self._one(call, "space", partial(reading.space, self._ports), Look(place))
 
-    async def _apply_or_undo(self, turn: ElementCall, change: Change) -> Done | Failure:
+    async def _apply(self, turn: ElementCall, change: Change) -> Done:
+        _check(turn, change)
         try:
-            answer = await self._apply(turn, change)
+            answer = await self._applying(turn, change)
         except CheloniaError:
             await changing.undo(self._ports, turn)
             raise
-        if isinstance(answer, Done) and answer.attributes is None:  # a first try has applied; nothing need be left
+        if answer.attributes is None:  # a first try has applied; nothing need be left
             await changing.undo(self._ports, turn)
         return answer
 
-    async def _apply(self, turn: ElementCall, change: Change) -> Done | Failure:
+    def _applying(self, turn: ElementCall, change: Change) -> Awaitable[Done]:
         match change:
             case Make():
-                return await changing.make(self._ports, turn, change)
+                return changing.make(self._ports, turn, change)
             case Write():
                 change.check()
                 if change.inline is not None:
-                    return await inlined.write(self._ports, turn, change, change.inline)
-                return await writing.write(self._ports, turn, change)
+                    return inlined.write(self._ports, turn, change, change.inline)
+                return writing.write(self._ports, turn, change)
             case Splice():
                 change.check()
                 if change.content.inline is not None:
-                    return await inlined.splice(self._ports, turn, change, change.content.inline)
-                return await writing.splice(self._ports, turn, change)
+                    return inlined.splice(self._ports, turn, change, change.content.inline)
+                return writing.splice(self._ports, turn, change)
             case Clone():
-                return await copying.copy(self._ports, turn, change)
+                return copying.copy(self._ports, turn, change)
             case Open():
-                return await parts.open_upload(self._ports, turn, change)
+                return parts.open_upload(self._ports, turn, change)
             case Part():
-                return await parts.put_part(self._ports, turn, change)
+                return parts.put_part(self._ports, turn, change)
             case Seal():
-                return await parts.seal(self._ports, turn, change)
+                return parts.seal(self._ports, turn, change)
             case Drop():
-                return await parts.drop(self._ports, turn, change)
+                return parts.drop(self._ports, turn, change)
             case Set():
-                return await changing.set_attributes(self._ports, turn, change)
+                return changing.set_attributes(self._ports, turn, change)
             case Move():
-                return await changing.move(self._ports, turn, change)
+                return changing.move(self._ports, turn, change)
             case Remove():
-                return await changing.remove(self._ports, turn, change)
+                return changing.remove(self._ports, turn, change)
 
     async def _removed(self, turns: Sequence[ElementCall], changes: Sequence[Change]) -> Outcomes:
         removals = [change for change in changes if isinstance(change, Remove)]
         assert len(removals) == len(changes), "nothing else joins"
-        decide = _checked(partial(changing.removal, self._ports))
+
+        async def decide(turn: ElementCall, change: Remove) -> EntryRemoval:
+            _check(turn, change)
+            return await changing.removal(self._ports, turn, change)
+
         return await changing.remove_together(self._ports, turns, removals, decide)
 
     async def _walked(self, service: Call, changes: Sequence[Change]) -> dict[LogicalName, Traversal]:
@@ -229,17 +235,23 @@ def _asking(name: str, act: Callable[[ElementCall, R], Awaitable[A]]) -> BulkOpe
 
 
 def _checked(act: Callable[[ElementCall, R], Awaitable[A]]) -> Callable[[ElementCall, R], Awaitable[A]]:
-    """Return `act` behind checks that names are lawful, as encoded ones are unparsed, and in the caller's scopes."""
+    """Return `act` behind the checks of `_check`."""
 
-    async def checked(turn: ElementCall, ask: R) -> A:
-        op = type(ask).__name__.lower()
-        for name in _names(ask):
-            check_ln(name)
-            check_within(turn.user, op, name)
-        _check_bound(ask)
-        return await act(turn, ask)
+    def checked(turn: ElementCall, ask: R) -> Awaitable[A]:
+        _check(turn, ask)
+        return act(turn, ask)
 
     return checked
+
+
+def _check(turn: ElementCall, ask: object) -> None:
+    """Check that names are lawful, as encoded ones are unparsed, and in the caller's scopes. Raises: BAD_NAME, DENIED,
+    BAD_REQUEST."""
+    for name in _names(ask):
+        check_ln(name)
+        if turn.user.scopes:
+            check_within(turn.user, type(ask).__name__.lower(), name)
+    _check_bound(ask)
 
 
 def _names(ask: Any) -> tuple[LogicalName, ...]:
@@ -266,6 +278,8 @@ def _failure(ask: object, text: str, error: CheloniaError) -> Failure:
 def _recalled(change: Change) -> Done | Failure:
     """Return the answer to a repeated change that had applied. `made` where it could not have applied otherwise. An
     opened upload whose answer was lost expires."""
+    if isinstance(change, Remove):
+        return Done()
     if isinstance(change, Open):
         return Failure(Kind.CONFLICT, str(change.place), "the upload was opened before; open another")
     if isinstance(change, Move):

@@ -199,7 +199,8 @@ async def ready_to_write(
     if rules is not None:
         expect += _may_rule(turn, found or _would_be(turn, change.place, policies), rules)
         policies = {"policy": with_rules(policies.get("policy", {}), rules)} if found is None else {}
-    expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
+    if change.when.tokens is not None:
+        expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
     ready = replace(
         begin,
         parent=parent,

@@ -22,7 +22,7 @@ def attributes_of(stored: StoredObject) -> Attributes:
     sections = stored.sections
     entry, states = sections.get("entry", NONE), sections.get("states", NONE)
     times, posix = sections.get("timestamps", NONE), sections.get("posix", NONE)
-    kind = entry.get("type", "")
+    kind, node = entry.get("type", ""), sections.get("node", NONE)
     modified, changed = ns_of(times.get("modified", "")), sections.get("tally", NONE).get("changed", "")
     renamed = _number(changed.partition(" ")[0], 0) * 1_000_000 if changed else 0  # a name was added, or taken away
     if renamed and times.get("set") != changed:
@@ -35,17 +35,17 @@ def attributes_of(stored: StoredObject) -> Attributes:
         size=_number(states.get("size", ""), 0),
         etag=etag_of(stored),
         modified_ns=modified,
-        changed_ns=max(modified, renamed, ns_of(times.get("changed", ""))),
-        accessed_ns=ns_of(posix.get("accessed", "")) or modified,
+        changed_ns=max(modified, renamed, ns_of(times["changed"]) if "changed" in times else 0),
+        accessed_ns=(ns_of(posix["accessed"]) if "accessed" in posix else 0) or modified,
         created_ns=ns_of(times.get("created", "")),
         mode=_number(posix.get("mode", ""), UNSET) if posix else UNSET,
         uid=_number(posix.get("uid", ""), UNSET) if posix else UNSET,
         gid=_number(posix.get("gid", ""), UNSET) if posix else UNSET,
         device=_number(posix.get("device", ""), 0) if posix else 0,
         links=max(1, len(sections.get("parents", NONE))),
-        target=stored.value("mountpoint", "externalURL") if kind == TYPE_MOUNTPOINT else stored.value("node", "target"),
+        target=stored.value("mountpoint", "externalURL") if kind == TYPE_MOUNTPOINT else node.get("target", ""),
         wanted=_number(states.get("neededReplicas", ""), 0),
-        implied=is_implied(stored),
+        implied=node.get("implied") == "yes",
     )
 
 

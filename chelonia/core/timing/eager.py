@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Generator, Sequence
-from typing import Any, TypeVar, cast
-
-T = TypeVar("T")
+from typing import Any, cast
 
 
 def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
@@ -25,19 +23,13 @@ def begin(work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
     return asyncio.get_running_loop().create_task(cast("Coroutine[Any, Any, None]", _Rest(work, waited)))
 
 
-async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run all and return their results in order. A single one runs without a task. Raises: as `gather`."""
+async def side_by_side(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all to their ends. A single one runs without a task. Raises: as `gather`."""
     if len(works) == 1:
-        return [await works[0]]
-    returned: list[Any] = [None] * len(works)
-
-    async def run(number: int) -> None:
-        returned[number] = await works[number]
-
-    tasks = [task for number in range(len(works)) if (task := begin(run(number))) is not None]
+        return await works[0]
+    tasks = [task for work in works if (task := begin(work)) is not None]
     if tasks:
         await asyncio.gather(*tasks)
-    return returned
 
 
 class Turn:

@@ -46,10 +46,16 @@ class Turns(Generic[T]):
         """Whether one more call would wait."""
         return self._busy >= self.places
 
+    def goes(self, caller: str) -> bool:
+        """Admit a call if a place is free, and return whether it is."""
+        if self._busy >= self.places:
+            return False
+        self._begin(caller)
+        return True
+
     def came(self, caller: str, ticket: T) -> TurnOutcome:
         """Admit a call, let it wait, or refuse it. `left` returns the ticket of one that waits."""
-        if self._busy < self.places:
-            self._begin(caller)
+        if self.goes(caller):
             return TurnOutcome.GOES
         assert self._busy == self.places, "nobody waits while a place is free"
         queue = self._waiting.setdefault(caller, deque())

@@ -11,7 +11,6 @@ was read: of two who leave at once one sees that it is the last.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -59,8 +58,7 @@ A_FILE, A_CONTENT = "file", "content"
 Owner = Guid | ContentId
 
 
-@dataclass(frozen=True, slots=True)
-class NewBlob:
+class NewBlob(msgspec.Struct, frozen=True):
     """A blob that has just become durable, with everything that the metadata record of it."""
 
     facts: ReplicaFacts
@@ -99,6 +97,9 @@ def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Chec
 
 def measured(receipts: Sequence[Receipt]) -> Checksums:
     """Return all checksums that agreeing receipts know."""
+    first = receipts[0].checksums.noted
+    if all(receipt.checksums == first for receipt in receipts):
+        return first
     sums = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
     return Checksums(**sums)
 
@@ -108,8 +109,9 @@ def make_blob(new: NewBlob) -> list[Element]:
     facts = new.facts
     sums = {kind: getattr(facts.checksums, kind) for kind in CHECKSUM_TYPES}
     props = texts({**{name: getattr(facts, name) for name in _STORED}, **sums, "file": facts.guid})
-    alive = {str(location): ReplicaState.ALIVE.value for location in new.locations}
-    elements = [check(new.object, version(0)), *put_all(new.object, {"blob": props, "locations": alive})]
+    obj, alive = new.object, ReplicaState.ALIVE.value
+    locations = {str(location): alive for location in new.locations}
+    elements = [check(obj, version(0)), *put_all(obj, {"blob": props, "locations": locations})]
     return elements + [file_record(location, facts.blob) for location in new.locations]
 
 

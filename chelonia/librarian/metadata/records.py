@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
@@ -64,8 +66,7 @@ class LibrarianIdentity:
         return call.as_service(self.dn, Role.LIBRARIAN, self.service_id)
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedTransact:
+class PlannedTransact(msgspec.Struct, frozen=True):
     """A decided transact with the `memo` that answers a retry of its request; `cause`: the reason that it counts under.
 
     - `unmet`: gets the condition that did not hold. It may raise the error that the condition means, and returns
@@ -125,11 +126,12 @@ class Records:
         patient._listeners, patient.written = self._listeners, self.written
         return patient
 
-    async def _ask(self, request: Callable[[], Awaitable[T]]) -> T:
+    def _ask(self, request: Callable[[], Awaitable[T]]) -> Awaitable[T]:
         """Call, and call again while patience lasts. Raises: the A-Hash's last error, with the cure."""
-        if self._patience is None:
-            return await request()
-        clock, backoff = self._patience.clock, Backoff(PATIENCE_PAUSE_MS, PATIENCE_MS)
+        return request() if self._patience is None else self._ask_patiently(request, self._patience.clock)
+
+    async def _ask_patiently(self, request: Callable[[], Awaitable[T]], clock: Clock) -> T:
+        backoff = Backoff(PATIENCE_PAUSE_MS, PATIENCE_MS)
         give_up = clock.monotonic_ms() + PATIENCE_MS
         while True:
             try:

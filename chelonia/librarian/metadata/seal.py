@@ -7,7 +7,6 @@ bytes alone trusts a replica's record only with a right seal. Size and checksums
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from functools import lru_cache
 
@@ -24,9 +23,9 @@ def seal(record_key: str, blob: BlobId, guid: Guid, *, name: str, owner: Dn, wan
         record_key: hex; guid: the file that the blob will belong to.
     Returns: 64 hex digits.
     """
-    lines = (text.encode() for text in (_TITLE, blob, guid, name, owner, str(wanted)))
-    message = b"".join(b"%d:%b\n" % (len(line), line) for line in lines)
-    return hmac.new(bytes.fromhex(record_key), message, hashlib.sha256).hexdigest()
+    lines = [text.encode() for text in (_TITLE, blob, guid, name, owner, str(wanted))]
+    message = b"".join([b"%d:%b\n" % (len(line), line) for line in lines])
+    return hmac.digest(bytes.fromhex(record_key), message, "sha256").hex()
 
 
 def sealed(record_key: str, found: str, blob: BlobId, guid: Guid, *, name: str, owner: Dn, wanted: int) -> bool:

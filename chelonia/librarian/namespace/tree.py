@@ -17,6 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.contents.uploads import BeginPut
 from chelonia.core.errors import CheloniaError, Kind
@@ -72,10 +74,10 @@ MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType", "etag"})
 
 ENTRY: Final[Filter] = (Needed("entry"),)
 _NOTHING: Final[Sections] = {}
+_NO_SECTION: Final[Mapping[str, str]] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """A name inside a collection as read: the parent (with `slot_filter`) and the entry that reserves the name."""
 
     parent: StoredObject
@@ -102,7 +104,7 @@ def slot_filter(names: Iterable[str]) -> Filter:
 
 def type_of(entry: StoredObject) -> str:
     """Return `entry/type`, empty when the object is no entry."""
-    return entry.value("entry", "type")
+    return entry.sections.get("entry", _NO_SECTION).get("type", "")
 
 
 def visible(entry: StoredObject) -> bool:
@@ -112,7 +114,8 @@ def visible(entry: StoredObject) -> bool:
 
 def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
     """Return the (parent, name) pairs of an entry, in order."""
-    pairs = [key.partition("/") for key in sorted(entry.sections.get("parents", ()))]
+    keys = entry.sections.get("parents", _NO_SECTION)
+    pairs = [key.partition("/") for key in (sorted(keys) if len(keys) > 1 else keys)]
     return tuple([(Guid(parent), name) for parent, _, name in pairs])
 
 
@@ -273,8 +276,7 @@ def content_change(parent: StoredObject) -> list[Element]:
 # --- removing -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Removable:
+class Removable(msgspec.Struct, frozen=True):
     """An entry that may go, as read: itself, its parents (with `slot_filter` of its names) and its blobs."""
 
     entry: StoredObject

@@ -50,20 +50,23 @@ class ReceiptAudit:
         """Audit committed receipts. A Shepherd acts by itself on a copy that it lacks; a silent one gets the question
         again, and compares when it starts."""
         old: dict[ServiceId, list[Receipt]] = {}
+        now_ms, written_ms = self._world.clock.now_ms(), self._world.clock.monotonic_ms()
         for receipt in receipts:
             shepherd = receipt.location.shepherd
-            is_late = self._world.clock.now_ms() - receipt.issued_ms >= LATE_MS
+            is_late = now_ms - receipt.issued_ms >= LATE_MS
             if self._table.last_beat(shepherd).boot in (0, receipt.boot) and not is_late:
-                self._remember(receipt)
+                self._remember(receipt, written_ms)
             else:
                 old.setdefault(shepherd, []).append(receipt)
         if old:
             await asyncio.gather(*(self._ask(shepherd, late) for shepherd, late in old.items()))
 
-    def _remember(self, receipt: Receipt) -> None:
+    def _remember(self, receipt: Receipt, written_ms: Ms) -> None:
         shepherd = receipt.location.shepherd
-        waiting = self._written.setdefault(shepherd, deque())
-        waiting.append((self._world.clock.monotonic_ms(), receipt))
+        waiting = self._written.get(shepherd)
+        if waiting is None:
+            waiting = self._written[shepherd] = deque()
+        waiting.append((written_ms, receipt))
         heard_ms = self._table.heard_ms(shepherd)
         settled_ms = -1 if heard_ms is None else heard_ms - self._world.settings.lease_ms  # it may have been on its way
         while waiting[0][0] < settled_ms:

@@ -1,13 +1,15 @@
 """The one name law, and the grammar of Logical Names."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, is_guid, parse_guid, parse_request_key
-from chelonia.core.names import LogicalName, check_name, entry_key, entry_name, parse_ln
+from chelonia.core.ids import ROOT, Guid, is_guid, parse_guid, parse_request_key
+from chelonia.core.names import LogicalName, check_ln, check_name, entry_key, entry_name, parse_ln
 from tests.support.failing import fails
 
 GUID = "1234abcd-0000-4000-8000-00000000beef"
@@ -119,3 +121,40 @@ def test_request_keys() -> None:
     for text in ("", "k" * 129, "a b", "ä", "a\n"):
         with pytest.raises(CheloniaError):
             parse_request_key(text)
+
+
+PARTS = st.lists(
+    st.one_of(
+        st.sampled_from(["", ".", "..", "a", "a/b", "/", "a b", "\n", "a" * 255, "a" * 256, "ä"]), st.text(max_size=3)
+    ),
+    max_size=4,
+)
+
+
+@given(st.sampled_from([ROOT, GUID, "", "1", "/", "sys:tree"]), PARTS)
+def test_a_name_of_values_is_lawful_if_its_own_text_parses_to_it(start: str, parts: list[str]) -> None:
+    name = LogicalName(Guid(start), tuple(parts))
+    try:
+        parsed = parse_ln(str(name))
+        lawful = (parsed.start, parsed.parts) == (name.start, name.parts)
+    except CheloniaError:
+        lawful = False
+    with nullcontext() if lawful else fails(Kind.BAD_NAME):
+        check_ln(name)
+
+
+@pytest.mark.parametrize(
+    ("parts", "lawful"),
+    [
+        (("a",) * bounds.LN_DEPTH_MAX, True),
+        (("a",) * (bounds.LN_DEPTH_MAX + 1), False),
+        (("a" * 255,) * (bounds.LN_BYTES_MAX // 256), True),
+        (("a" * 255,) * (bounds.LN_BYTES_MAX // 256) + ("a",), False),
+    ],
+)
+def test_a_name_of_values_has_the_bounds_of_a_text(parts: tuple[str, ...], lawful: bool) -> None:
+    if lawful:
+        check_ln(LogicalName(ROOT, parts))
+    else:
+        with fails(Kind.BAD_NAME):
+            check_ln(LogicalName(ROOT, parts))

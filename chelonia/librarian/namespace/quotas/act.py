@@ -210,7 +210,8 @@ class Quotas:
 
     async def check_room(self, call: Call, owner: Dn, name: LogicalName, size: int) -> None:
         """Refuse bytes for a new file before they are sent, as things stand. Raises: QUOTA."""
-        if self._table is not None and await self._full(call, self._table, owner, name, size) is None:
+        known = self._table
+        if known is not None and (not known.accounts or await self._full(call, known, owner, name, size) is None):
             return
         full = await self._full(call, await self.table(call), owner, name, size)  # a stale table refuses nobody
         if full is not None:

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from chelonia.core import bounds
 from chelonia.core.cluster.quotas import EACH_USER, Quota, QuotaUse
 from chelonia.core.errors import CheloniaError, Kind
@@ -127,8 +129,7 @@ class Table:
         return frozenset(account.quota.tree for account in self.accounts.values() if account.quota.tree)
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True):
     """A file's share in quotas: its bytes, its owner, the collections of its names. An open upload counts the bytes of
     its parts, for its owner in the collection that lists it, and no file."""
 
@@ -138,8 +139,7 @@ class Held:
     files: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(msgspec.Struct, frozen=True):
     """The change of one file's share; None: there is no file, or it has no name."""
 
     file: ObjectId

@@ -77,8 +77,10 @@ class FileUploads:
     def begun_blob(self, request: CommitFile, guid: Guid, wanted: int, name: str = "") -> NewBlob:
         """Return the blob of an upload that became the file `guid`, sealed anew where its facts have changed."""
         new = uploads.begun_blob(request, self._now())
-        facts = replace(new.facts, guid=guid, wanted=wanted, name=name or new.facts.name)
-        return new if facts == new.facts else self._sealed(replace(new, facts=facts))
+        name = name or new.facts.name
+        if (new.facts.guid, new.facts.wanted, new.facts.name) == (guid, wanted, name):
+            return new
+        return self._sealed(replace(new, facts=replace(new.facts, guid=guid, wanted=wanted, name=name)))
 
     def check_begun(self, call: Call, request: CommitFile) -> None:
         """Refuse bytes with other ids or facts than they were begun with. Raises: BAD_REQUEST, as `_check_receipts`."""

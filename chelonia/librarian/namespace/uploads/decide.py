@@ -244,5 +244,7 @@ def begun_blob(request: CommitFile, now: Ms) -> NewBlob:
     """Return the blob of a bytes-first upload as its receipts show it. Raises: CHECKSUM, INCOMPLETE, BAD_REQUEST."""
     begin, begun = request.begin, request.begun
     kept = agreed(request.receipts, begun.blob, begin.size, begin.checksums)
-    facts = replace(begun.facts(begin, now), size=kept[0].size, checksums=measured(kept))
-    return NewBlob(facts, tuple(receipt.location for receipt in kept))
+    facts, size, sums = begun.facts(begin, now), kept[0].size, measured(kept)
+    if (facts.size, facts.checksums) != (size, sums):
+        facts = replace(facts, size=size, checksums=sums)
+    return NewBlob(facts, tuple([receipt.location for receipt in kept]))
