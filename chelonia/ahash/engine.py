@@ -313,14 +313,16 @@ class TransactDraft:
     def set(self, element: Element, value: str) -> None:
         """Set the property of an element to `value`. Raises: TOO_LARGE."""
         opened = self._objects.get(element.object) or self._open(element.object)
-        if element.section in WIDE_SECTIONS:
-            key = layout.wide_key(element.object, element.section, element.property)
-            self._overlay.put(key, layout.encode_value(value))
+        section, prop = element.section, element.property
+        if section in WIDE_SECTIONS:
+            self._overlay.put(layout.wide_key(element.object, section, prop), layout.encode_value(value))
             opened.wide_added = True
             return
-        properties = opened.sections.setdefault(element.section, {})
-        opened.properties += element.property not in properties
-        properties[element.property] = value
+        properties = opened.sections.get(section)
+        if properties is None:
+            properties = opened.sections[section] = {}
+        opened.properties += prop not in properties
+        properties[prop] = value
         opened.narrow_changed = True
         assert opened.properties >= len(properties), "a new property is counted"
         if opened.properties > bounds.OBJECT_PROPERTIES_MAX:

@@ -85,6 +85,7 @@ BRIEF_BYTES: Final = 512 * 1024
 GATHER_MS: Final = 2
 """Longest wait of a batch for the one before it: a few times what neighbouring replicas take. Those of distant replicas
 overlap."""
+_DELETE: Final = ChangeType.DELETE
 _BACKUP_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
 
@@ -411,8 +412,10 @@ class AHashService:
         if len(self._queue.waiting) >= self._settings.queue_max:
             self.limits.met("changes_waiting", f"{len(self._queue.waiting)} before it", "a change was refused")
             raise CheloniaError(Kind.UNAVAILABLE, "ahash", "", "too many changes are waiting: retry later")
-        brief = ChangeType.DELETE not in [element.change for element in elements]
-        size = sum([len(element.property) + len(element.value) for element in elements])
+        brief, size = True, 0
+        for element in elements:
+            brief = brief and element.change is not _DELETE
+            size += len(element.property) + len(element.value)
         waiting = _Waiting(job, max(1, len(elements)), size, brief, asyncio.get_running_loop().create_future())
         self._queue.waiting.append(waiting)
         self._queue.wake.set()

@@ -62,9 +62,10 @@ async def inherited(
     if of is not None:
         check_ln(of)
         (walked,) = await ports.librarian.traverse(turn.service, (of,), RIGHTS)
-    giver = await _giver(ports, turn, walked)
-    may = Judge(turn.user, "inherit").may
-    shown = of is None or any(may(action, FoundEntry(of, giver)) for action in (Action.ADD_ENTRY, Action.READ))
+    giver = walked.last if _gives(walked.last) else await _giver(ports, turn, walked)
+    shown = of is None or any(
+        Judge(turn.user, "inherit").may(action, FoundEntry(of, giver)) for action in (Action.ADD_ENTRY, Action.READ)
+    )
     return new_policies(giver.sections if shown else {}, entry_type), ((Guid(giver.id), giver.version),)
 
 

@@ -58,7 +58,7 @@ Filter = tuple[Needed, ...]
 """The parts of an object to return; an empty filter selects everything."""
 
 
-class StoredObject(msgspec.Struct, frozen=True):
+class StoredObject(msgspec.Struct, frozen=True, gc=False):
     """An object as read from the A-Hash.
 
     - `version` is the hidden per-object version (0 when the object does not exist)

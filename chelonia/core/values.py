@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 else:
     import dataclasses
 
-    import msgspec
+    from msgspec import Struct
+    from msgspec.structs import replace as replace_in_struct
 
     def replace(value, /, **changes):
         """Return `value` with other fields. Raises: TypeError for a field that it does not have."""
-        if isinstance(value, msgspec.Struct):
-            return msgspec.structs.replace(value, **changes)
+        if isinstance(value, Struct):
+            return replace_in_struct(value, **changes)
         return dataclasses.replace(value, **changes)  # noqa: TID251

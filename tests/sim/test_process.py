@@ -1,4 +1,4 @@
-"""Stand-ins for tasks in the simulator behave as tasks do, turn by turn; values made fast are the same values."""
+"""Stand-ins for tasks in the simulator behave as tasks do, turn by turn."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 
-from chelonia.core.ids import Dn, Guid
-from chelonia.core.ports.files import Attributes, Looked
 from chelonia.core.timing.jobs import Job, Jobs, Next, Wait
-from chelonia.core.values import replace
 from tests.sim import large_pages
 from tests.sim.process import Nap, Node, Waiter, make_task
 from tests.sim.virtual_loop import VirtualLoop, run_virtual, this_loop, virtual
@@ -128,18 +125,6 @@ def test_an_error_that_no_service_may_raise_is_found_whenever_it_is_looked_for(h
 
 async def _broken() -> None:
     raise ZeroDivisionError("no service does this")
-
-
-def test_values_made_fast_are_frozen_and_the_same() -> None:
-    entry = Attributes(Guid("0"), "file", 1, Dn("/CN=a"))
-    one, other = Looked(entry), Looked(attributes=entry, blobs={}, data=None)
-    assert one == other == replace(Looked(entry, told=5), told=0)
-    assert (one.data, one.locks, type(one)) == (None, (), Looked)
-    assert one.user is not other.user
-    with pytest.raises(AttributeError):
-        one.told = 5  # type: ignore[misc]
-    with pytest.raises(TypeError, match="missing 1 required"):
-        Looked()  # type: ignore[call-arg]
 
 
 def test_large_pages_are_no_condition(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -120,10 +120,10 @@ async def commit(ports: Ports, turn: ElementCall, change: Write, facts: FileFact
     """Have the file made, or its bytes swapped. `order.renew`: the upload began for a file that was there then."""
     ready = order.begin
     sections = merged(ready.sections, {"states": facts.states()}, etag_fact(change.etag, order.begun.blob))
-    renew = order.renew and not ready.replaces
+    renew, begin = order.renew and not ready.replaces, replace(ready, sections=sections)
     try:
         return await ports.librarian.commit_file(
-            turn.service, replace(order, begin=replace(ready, sections=sections), renew=renew, policy=change.policy)
+            turn.service, CommitFile(begin, order.begun, order.receipts, renew, change.policy)
         )
     except CheloniaError as error:
         error = await overtaken(ports, turn, change.place, error)

@@ -55,7 +55,7 @@ class ConditionType(enum.Enum):
     """The integer that the property holds (unset counts as 0) is no larger than the integer `value`."""
 
 
-class Condition(msgspec.Struct, frozen=True):
+class Condition(msgspec.Struct, frozen=True, gc=False):
     """One condition on the object that its element names; unused fields are empty."""
 
     type: ConditionType
@@ -65,7 +65,7 @@ class Condition(msgspec.Struct, frozen=True):
     id: str = ""
 
 
-class Element(msgspec.Struct, frozen=True):
+class Element(msgspec.Struct, frozen=True, gc=False):  # a put makes forty: the collector need not look at them
     """One change with its conditions. `change_id` is the caller's, echoed in answers."""
 
     object: ObjectId

@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 from zlib import crc32
 
@@ -160,8 +160,7 @@ class Look(msgspec.Struct, frozen=True):
     span: ByteRange | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Looked:
+class Looked(msgspec.Struct, frozen=True):
     """One entry. Fields that the look did not want are empty.
 
     Args:
@@ -175,16 +174,21 @@ class Looked:
     """
 
     attributes: Attributes
-    user: UserValues = field(default_factory=dict)
-    policy: Mapping[str, str] = field(default_factory=dict)
+    user: UserValues = msgspec.field(default_factory=dict)
+    policy: Mapping[str, str] = msgspec.field(default_factory=dict)
     checksums: Checksums = Checksums()
     sources: tuple[str, ...] = ()
     extents: tuple[Extent, ...] = ()
     told: int = 0
-    blobs: Mapping[BlobId, tuple[str, ...]] = field(default_factory=dict)
+    blobs: Mapping[BlobId, tuple[str, ...]] = msgspec.field(default_factory=dict)
     locks: tuple[Lock, ...] = ()
-    data: bytes | None = field(default=None, repr=False)
-    sums: Mapping[BlobId, Mapping[str, str]] = field(default_factory=dict)
+    data: bytes | None = None
+    sums: Mapping[BlobId, Mapping[str, str]] = msgspec.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Return a text without the bytes."""
+        shown = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "data"]
+        return f"Looked({', '.join(shown)})"
 
 
 T = TypeVar("T")

@@ -104,15 +104,19 @@ def measured(receipts: Sequence[Receipt]) -> Checksums:
     return Checksums(**sums)
 
 
-def make_blob(new: NewBlob) -> list[Element]:
-    """Make the blob object, its locations (`alive`) and the Shepherds' `file` records."""
+def make_blob(new: NewBlob, *, received: bool = False) -> list[Element]:
+    """Make the blob object, its locations (`alive`) and the Shepherds' `file` records.
+
+    `received`: its receipts must not have made a file before.
+    """
+    # The use of a receipt records the replica, and the record outlives the file until the bytes are erased.
     facts = new.facts
     sums = {kind: getattr(facts.checksums, kind) for kind in CHECKSUM_TYPES}
     props = texts({**{name: getattr(facts, name) for name in _STORED}, **sums, "file": facts.guid})
     obj, alive = new.object, ReplicaState.ALIVE.value
     locations = {str(location): alive for location in new.locations}
     elements = [check(obj, version(0)), *put_all(obj, {"blob": props, "locations": locations})]
-    return elements + [file_record(location, facts.blob) for location in new.locations]
+    return elements + [file_record(location, facts.blob, anew=received) for location in new.locations]
 
 
 def sums_of(blob: StoredObject) -> dict[str, str]:
@@ -123,7 +127,8 @@ def sums_of(blob: StoredObject) -> dict[str, str]:
 def swap_blobs(file: StoredObject, new: NewBlob) -> list[Element]:
     """Give a file another blob in place of those it has."""
     ordinals = file.sections.get("blobs", {})
-    elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version)), *make_blob(new)]
+    elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
+    elements += make_blob(new, received=True)
     elements += [drop(file.id, "blobs", ordinal) for ordinal in sorted(ordinals) if ordinal != FIRST_ORDINAL]
     elements += [drop(file.id, "content", prop) for prop in sorted(file.sections.get("content", {}))]
     return [*elements, put(file.id, "blobs", FIRST_ORDINAL, new.facts.blob)]

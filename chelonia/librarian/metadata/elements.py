@@ -105,9 +105,10 @@ def expectations(expect: Expect) -> list[Element]:
     return [check(ObjectId(guid), version(number), change_id=EXPECT) for guid, number in expect]
 
 
-def file_record(location: Location, blob: BlobId) -> Element:
-    """Note on the Shepherd's object that it has (or will have) this replica."""
-    return put(shepherd_object(location.shepherd), "file", location.reference, blob)
+def file_record(location: Location, blob: BlobId, *, anew: bool = False) -> Element:
+    """Note on the Shepherd's object that it has (or will have) this replica; `anew`: it must have no note of it yet."""
+    conditions = (unset("file", location.reference),) if anew else ()
+    return put(shepherd_object(location.shepherd), "file", location.reference, blob, *conditions)
 
 
 def outbox_key(location: Location, now: Ms) -> str:

@@ -518,12 +518,16 @@ class Names:
 
     # --- reading for several operations -------------------------------------------------------------------------------
 
+    def presumed(self, parent: Guid, name: str) -> Slot:
+        """Return a name inside a collection as free, until the transact finds it otherwise. Raises: BAD_NAME."""
+        return tree.free_slot(Guid(entry_id(parent)), check_name(name))
+
     async def slot(self, call: Call, parent: Guid, name: str, *, presumed: bool = False) -> Slot:
-        """Read a name inside a collection, and the entry that reserves it; `presumed`: take it to be free until the
-        transact finds it otherwise. Raises: BAD_NAME."""
-        check_name(name)
+        """Read a name inside a collection, and the entry that reserves it, unless it is `presumed` to be free. Raises:
+        BAD_NAME."""
         if presumed:
-            return tree.free_slot(Guid(entry_id(parent)), name)
+            return self.presumed(parent, name)
+        check_name(name)
         found = await self._records.one(call, entry_id(parent), tree.slot_filter((name,)))
         return await self._with_pending(call, Slot(found, name))
 

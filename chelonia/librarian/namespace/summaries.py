@@ -102,5 +102,5 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
 
 def stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
     """Stamp each collection whose names change; `stamp`: of this change, `<ms> <8 hex digits>`."""
-    changed = dict.fromkeys(e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK)
+    changed = dict.fromkeys([e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK])
     return [put(collection, "tally", "changed", stamp) for collection in changed]

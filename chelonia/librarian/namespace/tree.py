@@ -226,10 +226,9 @@ def take_name(slot: Slot, owner: str, now: Ms) -> list[Element]:
     if slot.child:
         raise CheloniaError(Kind.EXISTS, subject=slot.name, cause="the name is taken")
     free = (unset("entries", slot.name), unset("entries", slot.name + "/"))
-    elements = content_change(slot.parent)
     if not slot.reservation:
-        return [*elements, check(slot.parent.id, *free, unset("pending", slot.name))]
-    return [*elements, check(slot.parent.id, *free), *supersede(slot, owner, now)]
+        return content_change(slot.parent, *free, unset("pending", slot.name))
+    return [*content_change(slot.parent, *free), *supersede(slot, owner, now)]
 
 
 def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
@@ -264,13 +263,14 @@ def check_collection(parent: StoredObject, name: str) -> None:
         raise CheloniaError(Kind.NOT_A_COLLECTION, subject=name, cause=f"the parent is a {type_of(parent)}")
 
 
-def content_change(parent: StoredObject) -> list[Element]:
-    """Note that a collection's content changes: it must still be a collection, and the change breaks a closed one."""
+def content_change(parent: StoredObject, *more: Condition) -> list[Element]:
+    """Note that a collection's content changes: it must still be a collection, and the change breaks a closed one.
+    `more`: further conditions on it."""
     is_collection = is_("entry", "type", TYPE_COLLECTION)
     if parent.value("states", "closed") == CLOSED_YES:
         closed = is_("states", "closed", CLOSED_YES)
-        return [put(parent.id, "states", "closed", CLOSED_BROKEN, is_collection, closed)]
-    return [check(parent.id, is_collection, isnot("states", "closed", CLOSED_YES))]
+        return [put(parent.id, "states", "closed", CLOSED_BROKEN, is_collection, closed, *more)]
+    return [check(parent.id, is_collection, isnot("states", "closed", CLOSED_YES), *more)]
 
 
 # --- removing -------------------------------------------------------------------------------------------------------

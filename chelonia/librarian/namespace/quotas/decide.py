@@ -176,8 +176,10 @@ def held(entry: StoredObject) -> Held | None:
     """Return the share of an entry or an open upload in quotas; None for what counts nothing."""
     if entry.id.startswith(CONTENT_PREFIX):
         return _uploading(entry)
-    parents = frozenset(parent for parent, _ in names_of(entry))
-    if type_of(entry) != TYPE_FILE or not parents:
+    if type_of(entry) != TYPE_FILE:
+        return None
+    parents = frozenset([parent for parent, _ in names_of(entry)])
+    if not parents:
         return None
     size = entry.value("states", "size")
     return Held(

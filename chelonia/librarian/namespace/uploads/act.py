@@ -152,20 +152,24 @@ class FileUploads:
 
         async def build(first: bool) -> PlannedTransact:
             new = self.begun_blob(request, guid, begin.wanted)
-            over = await self._overwritten(call, begin.replaces)
+            over = await self._overwritten(call, begin.replaces) if begin.replaces else None
             if over is not None:
                 if begun.blob in tree.blobs_of(over.file):
                     return PlannedTransact((), memo)  # a repeat without a request key
-                await self._check_unused(call, new, first)
+                if not first:
+                    await self._check_unused(call, new)
                 given = tree.given_sections(begin.sections)
                 elements = uploads.overwrite(over, new, given, self._now(), request.policy)
                 elements += tree.left_over(over.file, given, anew=begin.anew)
                 elements = expectations(begin.expect) + elements + await self._overtaken(call, begin, presumed=first)
                 return await self._names.draft(call, elements, memo, over.file)
             # The Bartender has just read the collection: read it again only when the transact finds it otherwise.
-            slot = await self._names.slot(call, begin.parent, begin.name, presumed=first)
-            if not slot.child:
-                await self._check_unused(call, new, first)
+            names = self._names
+            slot = (
+                names.presumed(begin.parent, begin.name) if first else await names.slot(call, begin.parent, begin.name)
+            )
+            if not slot.child and not first:
+                await self._check_unused(call, new)
             return await self._names.draft(
                 call, uploads.commit_file(request, slot, new, self._now()), memo, fresh(guid)
             )
@@ -175,12 +179,11 @@ class FileUploads:
         done = _committed(outcome.memo)
         return Committed(done.guid, done.blob, left[0]) if left else done
 
-    async def _check_unused(self, call: Call, new: NewBlob, first: bool) -> None:
+    async def _check_unused(self, call: Call, new: NewBlob) -> None:
         """Find out whether used receipts made the transact fail. Raises: ALREADY_DONE."""
-        if not first:
-            ids = [shepherd_object(location.shepherd) for location in new.locations]
-            used = tuple(Needed("file", location.reference) for location in new.locations)
-            uploads.check_unused(await self._records.get(call, ids, used))
+        ids = [shepherd_object(location.shepherd) for location in new.locations]
+        used = tuple(Needed("file", location.reference) for location in new.locations)
+        uploads.check_unused(await self._records.get(call, ids, used))
 
     async def _overtaken(self, call: Call, begin: BeginPut, *, presumed: bool) -> list[Element]:
         """Give up the owner's own earlier upload to the same name: it must not overwrite newer bytes when it ends late.

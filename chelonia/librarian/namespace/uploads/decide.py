@@ -181,18 +181,15 @@ def commit_new(pending: PendingUpload, slot: Slot, new: NewBlob, now: Ms) -> lis
 
 def taken_blob(new: NewBlob) -> list[Element]:
     """Make the blob of an upload, with the locations of its receipts."""
-    return [*countable(new), *make_blob(new)]
+    return [*countable(new), *make_blob(new, received=True)]
 
 
 def countable(new: NewBlob) -> list[Element]:
-    """Return the conditions that receipts count: none has made a file before, and each Shepherd still has its key. A
-    Shepherd that another Librarian has forgotten meanwhile has lost the key by which its receipt was checked."""
+    """Return the condition that receipts count, beside those of `make_blob`: each Shepherd still has its key. One that
+    another Librarian has forgotten meanwhile has lost the key by which its receipt was checked."""
     assert len({location.shepherd for location in new.locations}) == len(new.locations), "no Shepherd counts twice"
     has_key = isset("node", "verify_key")
-    shepherds = [(shepherd_object(location.shepherd), location.reference) for location in new.locations]
-    # The receipt's use records the replica, and the record outlives the file until the bytes are erased.
-    unused = [check(shepherd, unset("file", reference)) for shepherd, reference in shepherds]
-    return unused + [check(shepherd, has_key, change_id=EXPECT) for shepherd, _ in shepherds]
+    return [check(shepherd_object(location.shepherd), has_key, change_id=EXPECT) for location in new.locations]
 
 
 def commit_over(pending: PendingUpload, slot: Slot, over: Overwritten, new: NewBlob, now: Ms) -> list[Element]:
