@@ -110,8 +110,7 @@ class Routes:
 
     async def serve(self, request: HttpRequest) -> HttpResponse:
         first = request.path.strip("/").partition("/")[0].lower()
-        door = self._doors.get(first)
-        if door is not None:
+        if (door := self._doors.get(first)) is not None:
             return await door(request)
         if request.method not in ("GET", "HEAD"):
             return self._nothing()

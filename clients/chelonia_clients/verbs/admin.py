@@ -105,10 +105,9 @@ async def _approve(session: Session, service_id: str, dn: str, *, approved: bool
     if approved and len(names := sorted({record.dn for record in records})) > 1:  # whoever has a certificate may ask
         cause = f"{len(names)} identities ask to be this service: {', '.join(names)}. Give the right DN after the id"
         raise CheloniaError(Kind.CONFLICT, "approve", service_id, cause)
-    word = "approved" if approved else "withdrawn"
     for record in records:
         await administrator.approve(ServiceRecord(record.role, record.dn, record.service_id, approved))
-        session.out.write(f"{record.role.value} {service_id} ({record.dn}): {word}")
+        session.out.write(f"{record.role.value} {service_id} ({record.dn}): {'approved' if approved else 'withdrawn'}")
         session.out.result(role=record.role.value, service_id=service_id, dn=record.dn, approved=approved)
     holders = {record.dn for record in records}
     others = [each.service_id for each in services if each.approved and each.dn in holders and each not in records]
