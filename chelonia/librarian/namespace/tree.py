@@ -114,9 +114,12 @@ def visible(entry: StoredObject) -> bool:
 
 def names_of(entry: StoredObject) -> tuple[tuple[Guid, str], ...]:
     """Return the (parent, name) pairs of an entry, in order."""
+    pairs = []
     keys = entry.sections.get("parents", _NO_SECTION)
-    pairs = [key.partition("/") for key in (sorted(keys) if len(keys) > 1 else keys)]
-    return tuple([(Guid(parent), name) for parent, _, name in pairs])
+    for key in sorted(keys) if len(keys) > 1 else keys:
+        parent, _, name = key.partition("/")
+        pairs.append((Guid(parent), name))
+    return tuple(pairs)
 
 
 def blobs_of(entry: StoredObject) -> tuple[BlobId, ...]:
