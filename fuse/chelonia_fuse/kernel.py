@@ -12,6 +12,7 @@ import ctypes
 import errno
 import logging
 import os
+import re
 import select
 import stat
 from collections import Counter
@@ -554,8 +555,9 @@ async def serve(binding: Binding, place: tuple[str, str], options: Options, moun
     pyfuse3.asyncio.wait_readable, pyfuse3.asyncio.notify_closing = watch.readable, watch.closing
     pyfuse3.asyncio.Lock = NoLock  # type: ignore[assignment]
     source, mountpoint = place
-    # As in fstab: by source and directory together `mount -a` sees what is mounted already.
-    name = source.replace("\\", "\\\\").replace(",", "\\,")
+    # As in fstab: by source and directory together `mount -a` sees what is mounted already. pyfuse3 takes ASCII alone;
+    # libfuse reads octal numbers of bytes.
+    name = re.sub(rb"[^ -~]|[,\\]", lambda found: b"\\%03o" % found[0][0], source.encode()).decode()
     flags = set(pyfuse3.default_options) | {f"fsname={name}", "subtype=chelonia"}
     wished = {"ro": options.read_only, "allow_other": options.allow_other, "noexec": options.noexec}
     flags |= {name for name, is_wished in wished.items() if is_wished}
