@@ -178,6 +178,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     except CheloniaError as error:
         error = await raced(parts, ask, error)
         raise error
+    if not ask.versioning and (inline is None or parts.state(ask.exchange.call, ask.bucket) != ""):
+        await _check_unversioned(parts, ask)
     measured = ask.measured
     kept = structs.replace(kept, version=ask.version)
     if measured.checksum:
@@ -189,6 +191,14 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     sums = ((f"x-amz-checksum-{measured.checksum}", measured.value),) if measured.checksum else ()
     kind = (("x-amz-checksum-type", "FULL_OBJECT"),) if sums else ()
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *sums, *kind, *version), b"", 0)
+
+
+async def _check_unversioned(parts: S3Parts, ask: Ask) -> None:
+    """Refuse bytes on their way to a name, where the bucket now keeps versions: they could overwrite one. Raises:
+    ServiceUnavailable."""
+    if await versions.state_of(parts, ask):
+        cause = "the bucket keeps versions since these bytes were on their way: send them again, as a version"
+        raise S3Error("ServiceUnavailable", cause)
 
 
 async def _mark(parts: S3Parts, ask: Ask, kept: Facts, when: When) -> Done:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Move, Remove
+from chelonia.core.ports.files import Arrived, Change, Done, Failure, Inline, Listed, Listing, Move, Placing, Remove
+from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
+from chelonia.hosting.doors.s3 import objects
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
 
@@ -89,3 +91,25 @@ def test_a_version_that_is_removed_on_a_condition_is_not_looked_for_again(
     answer = kept.ask("DELETE", f"/lab/k?versionId={newest.version}", If_Match=newest.headers["ETag"])
     assert ([each.status for each in told], answer.status) == ([200, 200], 204)
     assert kept.ask("GET", "/lab/k").body == b"four"
+
+
+@pytest.mark.parametrize("data", [b"small", b"large" * 20_000])
+def test_an_upload_from_before_a_bucket_kept_versions_overwrites_none(
+    door: Door, monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """One that takes minutes replaced in its place what had been written as a version meanwhile."""
+    sent, told = objects.for_write, list[Heard]()
+
+    async def crossed(parts: DoorParts, exchange: Exchange, placing: Placing) -> tuple[Arrived, Inline | None]:
+        monkeypatch.setattr(objects, "for_write", sent)
+        for target, body in ("/lab?versioning", ON.encode()), ("/lab/k", b"version"):
+            told.append(await door._ask("PUT", target, body, JOE, {}))
+        return await sent(parts, exchange, placing)
+
+    monkeypatch.setattr(objects, "for_write", crossed)
+    late = door.ask("PUT", "/lab/k", data)
+    assert (late.status, late.texts("Code")) == (503, ["ServiceUnavailable"])
+    assert [each.status for each in told] == [200, 200]
+    assert door.ask("GET", f"/lab/k?versionId={told[1].version}").body == b"version"
+    assert door.ask("PUT", "/lab/k", data).status == 200
+    assert len(door.history()) == 2
