@@ -259,6 +259,8 @@ class FileSystem:
         inode, existing = self.inodes.named(old.number, old_name), self.inodes.named(new.number, new_name)
         if inode is not None and inode is not existing:
             await self.committer.settle(inode, replaces=existing is not None)
+            if existing is not None and over is Over.EXCHANGE:
+                await self.committer.settle(existing, replaces=True)
         replaced = existing if over is Over.REPLACE and existing is not inode else None
         places = self._inside(old, old_name), self._inside(new, new_name)
         async with self._kept(replaced, replaced=True), self._settled(existing):

@@ -674,11 +674,15 @@ async def test_a_full_disk_keeps_no_file_from_being_committed_after_a_request_wi
     assert await other.read("f") == b"bytes"
 
 
-@pytest.mark.parametrize("by", ["rename", "link"])
+@pytest.mark.parametrize("by", ["rename", "link", "exchange"])
 async def test_what_waits_has_another_name_only_once_it_is_committed(mount: Trial, other: Trial, by: str) -> None:
     await kept(mount, "new")
     if by == "rename":
         await mount.system.rename((mount.root, "new"), (mount.root, "f"), Over.REFUSE)
-    else:
+    elif by == "link":
         await mount.system.link(await mount.find("new"), mount.root, "f")
+    else:
+        await other.write("f", b"old")
+        await mount.find("f")
+        await mount.system.rename((mount.root, "f"), (mount.root, "new"), Over.EXCHANGE)
     assert await other.read("f") == b"bytes"
