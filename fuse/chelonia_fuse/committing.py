@@ -370,7 +370,8 @@ class FileCommitter:
                         if not inode.copy.kept:  # its bytes may have moved behind others' just now
                             await self._keep(inode)
                     return
-                self._refused(inode, error)
+                if inode.copy.changed:  # else it is kept beside
+                    self._refused(inode, error)
                 continue
             except OSError as error:  # of this machine's disk: the others go on
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)
@@ -515,6 +516,7 @@ class FileCommitter:
             await self._beside(inode, copy, current)
             self._follow(inode, copy, current.attributes)
             if self._strict:
+                self.let_go(inode)
                 cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
                 raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
 

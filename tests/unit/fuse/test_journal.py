@@ -686,3 +686,21 @@ async def test_what_waits_has_another_name_only_once_it_is_committed(mount: Tria
         await mount.find("f")
         await mount.system.rename((mount.root, "f"), (mount.root, "new"), Over.EXCHANGE)
     assert await other.read("f") == b"bytes"
+
+
+@pytest.mark.expect_log("was changed by somebody else")
+async def test_what_waited_is_kept_beside_once_by_a_strict_mount(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """It was logged as refused, and its record stayed without the bytes: the next mount kept zeros, too."""
+    await mount.write("f", b"old")
+    handle = await mount.open("f")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.system.write(handle, 0, b"mine")
+    await mount.system.flush(handle)
+    await other.write("f", b"theirs")
+    for _ in range(2):
+        again = await mounted(memory, tmp_path / "one", strict=True)
+        await again.committer.work_off()
+    there = await again.system._cluster.page(parse_ln("/"), "")
+    assert sorted([await again.read(each.name) for each in there.entries if "f" in each.name]) == [b"mine", b"theirs"]
