@@ -433,6 +433,8 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     size, etag = entry.attributes.size, entry.attributes.etag
     placing = Placing(clone.place, size, wanted=copies, parents=True, within=clone.within)
     arrived = await carried(parts, source, entry, ByteRange(0, size), placing)
+    if not ask.versioning:
+        await _check_unversioned(parts, ask)
     write = Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy)
     return await applied(parts, ask, replace(write, default_of=clone.default_of, within=clone.within))
 

@@ -6,9 +6,25 @@ from __future__ import annotations
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.ports.files import Arrived, Change, Done, Failure, Inline, Listed, Listing, Move, Placing, Remove
+from chelonia.core.contents.extents import ByteRange
+from chelonia.core.errors import Kind
+from chelonia.core.ports.files import (
+    Arrived,
+    Change,
+    Clone,
+    Done,
+    Failure,
+    Inline,
+    Listed,
+    Listing,
+    Looked,
+    Move,
+    Placing,
+    Remove,
+)
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.doors.s3 import objects
+from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
 
@@ -113,3 +129,26 @@ def test_an_upload_from_before_a_bucket_kept_versions_overwrites_none(
     assert door.ask("GET", f"/lab/k?versionId={told[1].version}").body == b"version"
     assert door.ask("PUT", "/lab/k", data).status == 200
     assert len(door.history()) == 2
+
+
+def test_a_copy_of_bytes_from_before_a_bucket_kept_versions_overwrites_none(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many files may have the bytes of the source that they are copied, which takes minutes as well."""
+    apply, carried, told = door.files.apply, objects.carried, list[Heard]()
+    door.put("source", b"copied")
+
+    async def unshared(call: Call, changes: tuple[Change, ...]) -> tuple[Done | Failure, ...]:
+        return (Failure(Kind.TOO_LARGE),) if isinstance(changes[0], Clone) else await apply(call, changes)
+
+    async def crossed(parts: S3Parts, source: Ask, entry: Looked, span: ByteRange, placing: Placing) -> Arrived:
+        for target, body in ("/lab?versioning", ON.encode()), ("/lab/k", b"version"):
+            told.append(await door._ask("PUT", target, body, JOE, {}))
+        return await carried(parts, source, entry, span, placing)
+
+    monkeypatch.setattr(door.files, "apply", unshared)
+    monkeypatch.setattr(objects, "carried", crossed)
+    late = door.ask("PUT", "/lab/k", x_amz_copy_source="lab/source")
+    assert (late.status, late.texts("Code")) == (503, ["ServiceUnavailable"])
+    assert [each.status for each in told] == [200, 200]
+    assert door.ask("GET", f"/lab/k?versionId={told[1].version}").body == b"version"
