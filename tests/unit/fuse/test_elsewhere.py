@@ -310,13 +310,19 @@ async def test_a_mode_that_was_set_on_a_file_that_others_have_emptied_too_is_kep
     assert (await names(other), await other.read("f")) == (["f"], b"")
 
 
+async def written_below(mount: Trial) -> Handle:
+    """The open file `d/f`, with bytes that are not committed."""
+    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
+    await mount.system.write(handle, 0, b"1")
+    return handle
+
+
 @pytest.mark.expect_log("is kept as")
 async def test_what_was_written_in_a_directory_that_others_removed_is_kept_where_the_mount_begins(
     mount: Trial, other: Trial
 ) -> None:
-    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
-    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
-    await mount.system.write(handle, 0, b"1")
+    handle = await written_below(mount)
     there = await other.find("d")
     await other.system.lookups.lookup(there, "f")
     await other.system.remove(there, "f", directory=False)
@@ -331,9 +337,7 @@ async def test_what_was_written_is_kept_beside_its_file_though_its_directorys_na
     mount: Trial, other: Trial
 ) -> None:
     """It went into the other directory, which others may read."""
-    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
-    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
-    await mount.system.write(handle, 0, b"1")
+    handle = await written_below(mount)
     there = await other.find("d")
     theirs = await other.system.open(await other.system.lookups.lookup(there, "f"), os.O_RDWR)
     await other.system.write(theirs, 0, b"22")

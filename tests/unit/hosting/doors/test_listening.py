@@ -135,8 +135,8 @@ async def test_a_client_that_speaks_plain_http_is_sent_to_https(tmp_path: Path) 
     async with secure(echo, Grid(tmp_path).server(), ClientCertificate.OPTIONAL) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"PUT /lab/x HTTP/1.1\r\nHost: here\r\nContent-Length: 5\r\n\r\nbytes")
-        async with asyncio.timeout(9):  # a failed handshake ends after 10 s
-            answer = await reader.read()
+        async with asyncio.timeout(60):
+            answer = await reader.read()  # of a failed handshake there is none
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"\r\n\r\nThis port speaks HTTPS" in answer
         writer.close()
