@@ -49,8 +49,8 @@ class ShepherdSettings:
         compare_ms: the whole inventory is compared with the namespace at least this often, over restarts too.
         tidy_ms: between two clean-ups of expired uploads and tickets.
         min_free_bytes: never used, so that the node stays manageable; announced as not free.
-        segment_replica_bytes_max: largest replica kept in a segment, from 0 to `bounds.INLINE_BYTES_MAX`; with 0
-            new ones are files, and segments keep theirs.
+        segment_replica_bytes_max: largest replica kept in a segment, from 0 to `bounds.INLINE_BYTES_MAX`. Smaller ones
+            that are files move there; with 0 none do, and segments keep theirs.
         accepting: whether new replicas are taken at all.
     """
 

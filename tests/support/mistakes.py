@@ -75,7 +75,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "an erasure does not sync the directory",
         BLOBS,
-        "        if found:\n            _fsync_directory(place.parent)\n",
+        "    if found:\n        _fsync_directory(place.parent)\n",
         "",
         SHEPHERD_LOSS,
     ),

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import shutil
 import stat
@@ -48,6 +49,7 @@ from chelonia.shepherd.store.blobs_threads import DiskThreads
 from chelonia.wire import records
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 COMMITTED: Final = ".record"
 UNCOMMITTED: Final = ".uncommitted"
@@ -93,7 +95,7 @@ class FileBlobs:
             os.close(self._lock)
             raise
         self.threads = DiskThreads(threads, still_ms)
-        self._moving = threading.Lock()
+        self.moving = threading.Lock()
         """Lock of calls that move a replica between folders, or remove it."""
 
     def close(self, last: Callable[[], None] = lambda: None) -> None:
@@ -191,6 +193,35 @@ class FileBlobs:
         _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
         _fsync_directory(place.parent)
 
+    def committed_files(self, prefix: str, bytes_max: int) -> list[ReferenceId]:
+        """Return the committed replicas of a folder that have at most `bytes_max` bytes. Blocks."""
+        with os.scandir(self._root / "replicas" / prefix) as listed:
+            seen = {entry.name: entry for entry in listed}
+        names = [name for name in seen if is_uuid(name) and name + COMMITTED in seen]
+        return [ReferenceId(name) for name in names if 0 <= _size(seen[name].path) <= bytes_max]
+
+    def whole(self, reference: ReferenceId) -> tuple[bytes, bytes] | None:
+        """Return (record, bytes) of a small replica; None when it is not committed, gone or unreadable. Blocks."""
+        path = f"{self.replica(reference)}"
+        try:
+            return _read_whole(path + COMMITTED), _read_whole(path)
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
+            return None
+
+    def take_away(self, references: Sequence[ReferenceId]) -> None:
+        """Remove replicas that are elsewhere too, durably; names that cannot be removed are logged. Blocks."""
+        for reference in references:
+            try:
+                _unname(self.replica(reference))
+            except OSError as error:
+                if error.errno not in _IN_THE_WAY:
+                    raise
+                log.warning("the file of %s stays: it cannot be removed: %s", reference, error.strerror)
+        for folder in {self.replica(reference).parent for reference in references}:
+            _fsync_directory(folder)
+
     async def discard(self, reference: ReferenceId) -> bool:
         place = self.aside(reference)
         return await self._move(lambda: _erase_at(place))
@@ -281,7 +312,7 @@ class FileBlobs:
 
     async def _move(self, fn: Callable[[], T]) -> T:
         def alone() -> T:
-            with self._moving:
+            with self.moving:
                 return fn()
 
         return await self.run(alone)
@@ -674,15 +705,19 @@ def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
 def _erase_at(place: Path) -> bool:
     """Erase a replica durably; returns whether there was anything. Raises: CONFLICT, naming a path in the way."""
     try:
-        found = _unname(place)
-        if found:
-            _fsync_directory(place.parent)
-        return found
+        return _take_away(place)
     except OSError as error:
         if error.errno not in _IN_THE_WAY:
             raise
         cause = f"{error.filename} cannot be removed: {error.strerror}; look what is there and move it away"
         raise CheloniaError(Kind.CONFLICT, "erase", place.name, cause) from error
+
+
+def _take_away(place: Path) -> bool:
+    found = _unname(place)
+    if found:
+        _fsync_directory(place.parent)
+    return found
 
 
 def _unname(place: Path) -> bool:

@@ -1,8 +1,8 @@
 """Replicas on a local disk: small ones in segments, all others as files. Layers above cannot tell them apart.
 
 A small replica that arrives whole goes into a segment. So does an upload that ends while it is small; it is held in
-memory until then. Replicas in quarantine and suspended uploads are files: a person may have to look at them. A replica
-that is a file remains one, however small.
+memory until then. A job moves small replicas that are files into segments.
+Replicas in quarantine and suspended uploads are always files: a person may have to look at them.
 Layout: docs/formats/replica-store.md. Reasoning: docs/design/017-small-replicas.md.
 """
 
@@ -13,7 +13,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -39,6 +39,7 @@ from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store import store_state
 from chelonia.shepherd.store.blobs_files import COMMITTED, UNCOMMITTED, FileBlobs
 from chelonia.shepherd.store.blobs_segments import BlobSegments
+from chelonia.shepherd.store.small_files import SmallFiles
 
 MOVE_MS: Final = 100
 """Pause between two moves out of a segment that is given up: at most 10 MiB a second."""
@@ -71,7 +72,7 @@ class LocalBlobs:
         files = self._files = FileBlobs(root, min_free_bytes=min_free_bytes, still_ms=still_ms)
         self._root = root
         self._small_bytes_max = small_bytes_max
-        self._begun = False
+        self._begun = self._scanned = False
         self._identity_lock = threading.Lock()
         """Lock of writes to the store's identity."""
         self._erasing = asyncio.Lock()
@@ -80,6 +81,7 @@ class LocalBlobs:
         try:
             self._segments = BlobSegments(root, self._note_segments, segment_bytes)
             self._check_segments()
+            self._small_files = SmallFiles(files, self._segments, small_bytes_max)
         except BaseException:
             files.close()
             raise
@@ -94,10 +96,13 @@ class LocalBlobs:
         self._files.close(self._segments.close)
 
     def job(self) -> Job:
-        """Return the job that gives up mostly empty segments, bit by bit."""
+        """Return the job that gives up mostly empty segments, and moves small files into segments, bit by bit."""
+
+        def move() -> bool:
+            return self._segments.compact() or (self._scanned and self._small_files.move())
 
         async def step() -> Next:
-            return Wait(MOVE_MS if await self._files.run(self._segments.compact, long=True) else LOOK_MS)
+            return Wait(MOVE_MS if await self._files.run(move, long=True) else LOOK_MS)
 
         return Job("segments", step, Wait(LOOK_MS))
 
@@ -171,9 +176,14 @@ class LocalBlobs:
 
     async def read(self, reference: ReferenceId, span: ByteRange, check: Check = unchecked) -> AsyncIterator[bytes]:
         if reference not in self._segments:
-            async for chunk in self._files.read(reference, span, check):
-                yield chunk
-        elif span.length:
+            try:
+                async for chunk in self._files.read(reference, span, check):
+                    yield chunk
+                return
+            except CheloniaError:
+                if reference not in self._segments:
+                    raise
+        if span.length:  # it may have moved here meanwhile, before its first and only chunk was read
             data = await self._files.run(lambda: self._segments.read(reference, span))
             check(span.offset, data)
             yield data
@@ -184,12 +194,16 @@ class LocalBlobs:
 
     async def facts(self, reference: ReferenceId) -> ReplicaFacts | None:
         if reference not in self._segments:
-            return await self._files.facts(reference)
+            found = await self._files.facts(reference)
+            if found is not None or reference not in self._segments:
+                return found
         return await self._files.run(lambda: self._segments.facts(reference))
 
     async def blocks(self, reference: ReferenceId) -> bytes:
         if reference not in self._segments:
-            return await self._files.blocks(reference)
+            found = await self._files.blocks(reference)
+            if found or reference not in self._segments:
+                return found
         return await self._files.run(lambda: self._segments.blocks(reference))
 
     async def sizes(self, references: Sequence[ReferenceId]) -> tuple[int, ...]:
@@ -199,7 +213,7 @@ class LocalBlobs:
         def measured() -> tuple[int, ...]:
             lengths = dict[int, int]()
             return tuple(
-                found[each] if each in found else self._segments.size(each, lengths) for each in references
+                found[each] if found.get(each, -1) >= 0 else self._segments.size(each, lengths) for each in references
             )  # fmt: skip
 
         return await self._files.run(measured)
@@ -208,7 +222,8 @@ class LocalBlobs:
 
     async def spoil(self, reference: ReferenceId) -> bool:
         if reference not in self._segments:
-            return await self._files.spoil(reference)
+            with contextlib.suppress(CheloniaError):
+                return await self._files.spoil(reference)
         return await self._files.run(lambda: self._segments.spoil(reference))
 
     async def trim(self, reference: ReferenceId, size: int) -> None:
@@ -234,7 +249,8 @@ class LocalBlobs:
                     return True
                 if small:  # something is in its way, or beside it
                     await self._files.run(lambda: self._segments.erase(reference))
-                return await self._files.erase(reference) or small
+                found = await self._files.erase(reference) or small
+            return await self.erase(reference) if not small and reference in self._segments else found
         finally:  # a cancelled erasure is not carried out later: its order may not hold then
             self._to_erase.pop(reference, None)
             self._erased.discard(reference)
@@ -248,14 +264,16 @@ class LocalBlobs:
         return [reference for reference in references if not self._is_beside(reference)]
 
     def _is_beside(self, reference: ReferenceId) -> bool:
-        """Whether it also has a kept upload, or a copy in quarantine."""
-        places = (self._files.incoming(reference, ".kept"), self._files.aside(reference))
+        """Whether it also has a kept upload, a copy in quarantine, or a file left over when it moved."""
+        files = self._files
+        places = (files.incoming(reference, ".kept"), files.aside(reference), files.replica(reference))
         return any(map(os.path.lexists, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, as files."""
         if reference not in self._segments:
             await self._files.quarantine(reference)
+        if reference not in self._segments:  # else it is a small one, or became one meanwhile
             return
 
         def work() -> None:
@@ -273,7 +291,7 @@ class LocalBlobs:
     async def scan(self, notes: Notes = NO_NOTES) -> AsyncIterator[Scanned]:
         if not self._begun and await self._files.run(self._segments.load, long=True):
             await self._finish_setting_aside()
-        self._begun = True
+        self._begun, self._scanned = True, False
         lengths = dict[int, int]()
         async for page in self._files.scan(notes):
             if self._segments.places[page.prefix]:
@@ -282,10 +300,12 @@ class LocalBlobs:
                 yield await self._files.run(join, long=True)
             else:
                 yield page
+        self._scanned = True
 
     def _joined(self, page: Scanned, noted: dict[ReferenceId, bytes], lengths: dict[int, int]) -> Scanned:
         """A page of files, joined with the replicas in segments."""
         segments, places = self._segments, self._segments.places[page.prefix]
+        page = self._once(page, places)
         here = {each: note for each, note in noted.items() if each in places and segments.size(each, lengths) >= 0}
         segments.name_alike(page.prefix, here)
         open_ = {each for each in here if not layout.unpack(places[each]).committed}
@@ -293,6 +313,21 @@ class LocalBlobs:
         known = noted if len(here) == len(noted) else {**page.known, **here}
         read = sorted([*page.read, *rest], key=lambda stored: stored.reference)
         return replace(page, known=known, uncommitted=page.uncommitted | open_, read=read)
+
+    def _once(self, page: Scanned, places: Mapping[ReferenceId, int]) -> Scanned:
+        """A page of files without those that are in a segment too, after a crash while they moved. The file is removed
+        if the entry is whole, else the entry."""
+        read = {stored.reference for stored in page.read}
+        twice = (places.keys() & page.known.keys()) | (places.keys() & read)
+        if not twice:
+            return page
+        moved = {each for each in twice if self._segments.is_whole(each)}
+        self._files.take_away(sorted(moved))
+        for reference in twice - moved:
+            self._segments.erase(reference)
+        known = {each: note for each, note in page.known.items() if each not in moved}
+        rest = [stored for stored in page.read if stored.reference not in moved]
+        return replace(page, known=known, uncommitted=page.uncommitted - moved, read=rest)
 
     async def _finish_setting_aside(self) -> None:
         """Remove one copy of replicas that are both in a segment and in quarantine, after a crash in between."""

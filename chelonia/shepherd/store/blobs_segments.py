@@ -218,6 +218,14 @@ class BlobSegments:
         body = self._read_at(place, place.at + layout.HEADER_BYTES, place.record_bytes + place.data_bytes)
         return body[: place.record_bytes], body[place.record_bytes :], place.committed
 
+    def is_whole(self, reference: ReferenceId) -> bool:
+        """Whether record and bytes are as they were written. Raises: OSError when it is not here."""
+        header, _ = self._front(self.place(reference))
+        with contextlib.suppress(CheloniaError):
+            record, data, _ = self.raw(reference)
+            return header is not None and layout.is_whole(header, record + data)
+        return False
+
     def salvaged(self, reference: ReferenceId) -> tuple[bytes, bytes, bool]:
         """As `raw`, with zeros for blocks that cannot be read."""
         try:

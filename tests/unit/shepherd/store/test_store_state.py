@@ -14,7 +14,7 @@ from chelonia.core.values import replace
 from chelonia.shepherd.store import store_state
 from chelonia.shepherd.store.blobs_local import LocalBlobs
 from chelonia.shepherd.store.store_state import has_segments, read_identity
-from tests.unit.shepherd.store.test_segments import facts, named, replicas
+from tests.unit.shepherd.store.test_small_files import replica
 
 MADE = StoreIdentity("store", ServiceId("https://h:1/Shepherd"))
 TAKEN_IN = replace(MADE, cluster="cluster")
@@ -29,7 +29,7 @@ async def test_a_first_segment_is_said_though_a_cluster_takes_the_store_in_just_
 
     async def late(fn: Callable[[], Any]) -> Any:
         monkeypatch.undo()
-        await store.store_whole(replicas(1))
+        await store.store_whole([replica(1)])
         return await run(fn)
 
     monkeypatch.setattr(store._files, "run", late)
@@ -54,7 +54,7 @@ async def test_what_a_first_segment_says_leaves_the_store_in_its_cluster(
         return found
 
     monkeypatch.setattr(store_state, "read_identity", meanwhile)
-    await store.store_whole(replicas(1))
+    await store.store_whole([replica(1)])
     await asyncio.wrap_future(taken_in[0])
     assert read_identity(tmp_path) == TAKEN_IN
     assert has_segments(tmp_path)
@@ -64,9 +64,9 @@ async def test_what_a_first_segment_says_leaves_the_store_in_its_cluster(
 @pytest.mark.parametrize("name", ["00000001 (copy).segment", "00000001.segment.old", "0000000².segment"])
 async def test_what_somebody_puts_beside_the_segments_is_none(tmp_path: Path, name: str) -> None:
     store = LocalBlobs(tmp_path)
-    await store.store_whole(replicas(1))
+    await store.store_whole([replica(1)])
     store.close()
     (tmp_path / "segments" / name).write_bytes(b"a copy")
     store = LocalBlobs(tmp_path)
-    assert await store.facts(named(1)) == facts(3000)
+    assert await store.facts(replica(1).reference) == replica(1).facts
     store.close()
