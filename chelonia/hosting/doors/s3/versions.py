@@ -339,10 +339,13 @@ async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = A
 
 
 async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -> None:
-    when, call = _pinned(entry.attributes, when), ask.exchange.call
-    newest = await kept(parts, in_own_name(parts, ask), 1)
+    newest, since = await kept(parts, in_own_name(parts, ask), 1), written_ns(parts, entry.attributes)
     if newest and ask.current == NULL:
-        newest = await _drop_nulls(parts, ask, await kept(parts, in_own_name(parts, ask)))
+        newest = await kept(parts, in_own_name(parts, ask))
+        if when != ANY:  # what has come since waits for the key: it is newer than the version that meets the condition
+            newest = [each for each in newest if versions.instant_of(each.order) <= since]
+        newest = await _drop_nulls(parts, ask, newest)
+    when, call = _pinned(entry.attributes, when), ask.exchange.call
     if ask.marks:
         await apply(parts.plain, call, Remove(ask.place, Removing.MARK, when=when))
     elif newest and not newest[0].removed:

@@ -82,6 +82,24 @@ def test_a_write_on_a_condition_removes_the_null_version_behind_the_one_that_met
     assert len(kept.kept_names()) == 1, "the version alone"
 
 
+@pytest.mark.parametrize(("before", "conditional"), [("", False), ("version", False), ("version", True)])
+def test_a_null_version_removed_on_a_condition_leaves_one_that_waits_for_the_key(
+    kept: Door, meanwhile: Meanwhile, before: str, *, conditional: bool
+) -> None:
+    """It went with the one that met the condition: a write was lost that was acknowledged."""
+    if before:
+        kept.put("k", b"before")
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    kept.put("k", b"first")
+    etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
+    told = meanwhile(Move, ("DELETE", "/lab/k?versionId=null"), If_Match=etag)
+    fields = {"If_Match": etag} if conditional else {}
+    assert kept.ask("PUT", "/lab/k", b"new", **fields).status == (412 if conditional else 200)
+    assert [each.status for each in told] == [204]
+    assert kept.ask("GET", "/lab/k").body == (b"before" if conditional else b"new")
+    assert [version for _, version, _ in kept.history()].count("null") == (not conditional)
+
+
 def test_a_version_that_is_removed_on_a_condition_is_not_looked_for_again(
     kept: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
