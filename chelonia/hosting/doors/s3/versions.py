@@ -269,7 +269,8 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                     raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
                 await _drop_older_nulls(parts, here, f"{mark.place.name}-", when)
-                await _promote(parts, here)  # the marker may have been erased by then
+            if await _entry_at(parts, here, mark.place) is None:
+                await _promote(parts, here)  # the marker has been erased meanwhile
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_CROSSED, *_REFUSED):
@@ -282,10 +283,10 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
 
 async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
     """Remove a marker that has not taken the key. Another removal, of the key's version, may have left the key to that
-    marker: the version before gets it."""
+    marker. Then this node gives it to the version before: the marker's maker may have no right to."""
     await apply_all(parts.plain, _makers(parts, ask), (Remove(marker, Removing.KEY),))
     with contextlib.suppress(CheloniaError):
-        await _promote(parts, ask)
+        await _promote(parts, in_own_name(parts, ask))
 
 
 async def _touch_newest(parts: S3Parts, ask: Ask) -> None:
