@@ -43,6 +43,7 @@ from chelonia.hosting.doors.s3 import acls, narrowed, versions
 from chelonia.hosting.doors.s3.objects import (
     RACES,
     SOURCE_OWNER,
+    WriteReady,
     carried,
     check_source,
     conditions,
@@ -87,8 +88,8 @@ async def create(parts: S3Parts, ask: Ask) -> HttpResponse:
     given = facts.facts_from(ask.exchange.request.headers.items(), requests.tags_of(ask.header("x-amz-tagging")))
     scheme = checksums.in_parts(ask.header("x-amz-checksum-algorithm"), ask.header("x-amz-checksum-type"))
     given = acls.kept(ask, structs.replace(given, checksum=scheme.kept))
-    prepared = await ready(parts, ask)
-    ask = prepared.ask.at(prepared.ask.apart) if prepared.ask.marks else prepared.ask
+    prepared = (await ready(parts, ask)).with_bytes
+    ask = prepared.ask
     opened = Open(ask.place, ask.bucket, prepared.copies, user=facts.stored(given), parents=True)
     done = await apply(parts.plain, ask.exchange.call, opened)
     upload_id = f"{_APART if ask.place == ask.apart else ''}{done.upload}"
@@ -154,8 +155,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     order = tuple((part.number, part.etag) for part in listed)
     etag = etag_of(etag for _, etag in order)
     now, entry = await seen_to_change(parts, ask, writes=True)
-    now = now.at(now.apart) if now.marks else now
-    when, ask = await conditions(parts, now, entry), _of_upload(ask)
+    prepared = WriteReady(now, 0, await conditions(parts, now, entry), entry).with_bytes
+    now, when, entry, ask = prepared.ask, prepared.when, prepared.entry, _of_upload(ask)
     final = await versions.staged(parts, now, entry, _tag(ask))
     first, version = ANY if final.final else when, versions.Headers()
     try:

@@ -168,7 +168,8 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
             await read_whole(request, Whole(1))
             await _mark(parts, ask, kept, when)
             return HttpResponse(200, (("ETag", quoted(ask.measured.etag)),), b"", 0)
-        request, ask = replace(request, body=joined(first, request.body)), ask.at(ask.apart)
+        request, prepared = replace(request, body=joined(first, request.body)), prepared.with_bytes
+        ask, when = prepared.ask, prepared.when
         ask = replace(ask, exchange=replace(ask.exchange, request=request))
     ask = await versions.staged(parts, ask, prepared.entry)
     rules = await acls.rules(parts, ask, prepared.entry, acls.header_grants(ask))
@@ -259,6 +260,13 @@ class WriteReady:
     copies: int
     when: When = ANY
     entry: Looked | None = None
+
+    @property
+    def with_bytes(self) -> WriteReady:
+        """The same for an object with bytes. Beside a collection of its key it is kept apart, where there is none."""
+        if not self.ask.marks:
+            return self
+        return WriteReady(self.ask.at(self.ask.apart), self.copies, ANY if self.when == ANY else NEW)
 
 
 async def ready(parts: S3Parts, ask: Ask) -> WriteReady:
@@ -377,7 +385,8 @@ async def _copied(parts: S3Parts, ask: Ask, source: Ask, entry: Looked) -> HttpR
         if not entry.attributes.size:
             made = await _mark(parts, ask, structs.replace(kept, version=""), when)
             return xml_answer(answers.copied(*_stamp(made, entry)))
-        ask = ask.at(ask.apart)
+        ready_to = ready_to.with_bytes
+        ask, when = ready_to.ask, ready_to.when
     itself = ask.place == source.place
     ask = ask if ask.marks else await versions.staged(parts, ask, ready_to.entry)
     rules = await acls.rules(parts, ask, ready_to.entry, acls.header_grants(ask))

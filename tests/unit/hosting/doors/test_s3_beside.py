@@ -9,7 +9,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.ports.files import Change, Clone, Done, Failure, Make, Move, Remove, Seal, Write
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, write
-from tests.unit.hosting.doors.test_s3_versions import JOE, Door, Heard, door, kept
+from tests.unit.hosting.doors.test_s3_versions import JOE, ON, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -134,3 +134,25 @@ def test_a_directory_stays_that_is_made_while_the_last_key_in_it_is_removed(kept
     assert kept.ask("DELETE", "/lab/d/k").status == 204
     assert [each.status for each in told] == [200]
     assert kept.ask("HEAD", "/lab/d/").status == 200
+
+
+@pytest.mark.parametrize("versions", [False, True])
+@pytest.mark.parametrize("change", [Write, Clone, Seal])
+def test_bytes_take_the_place_of_a_directory_on_the_condition_that_it_is_there(
+    door: Door, change: type[Change], *, versions: bool
+) -> None:
+    """The answer was to send them again, for ever; where versions are kept, that there is no such object."""
+    assert not versions or door.ask("PUT", "/lab?versioning", ON).status == 200
+    assert door.ask("PUT", "/lab/d/").status == 200
+    condition = {"If_Match": door.ask("HEAD", "/lab/d/").headers["ETag"]}
+    door.put("z", b"new")
+    upload = door.opened("d/")
+    asked: dict[type[Change], tuple[str, str, str]] = {
+        Write: ("PUT", "/lab/d/", "new"),
+        Clone: ("PUT", "/lab/d/", ""),
+        Seal: ("POST", f"/lab/d/?uploadId={upload}", door.part("d/", upload, b"new")),
+    }
+    source = {"x_amz_copy_source": "lab/z"} if change is Clone else {}
+    assert door.ask(*asked[change], **condition, **source).status == 200
+    assert door.ask("GET", "/lab/d/").body == b"new"
+    assert door.ask(*asked[Write], **condition).status == 412
