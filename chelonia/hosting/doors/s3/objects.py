@@ -335,6 +335,8 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when:
             raise answer.error(ask.operation)
     if all(isinstance(answer, Failure) for answer in answers):
         await check_bucket(parts, ask)
+        if when != ANY:  # of several at once one has removed it
+            raise no_key(ask.target.key)
     return KeyRemoved(ask.target.key)
 
 

@@ -359,20 +359,22 @@ async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -
             await _promote(parts, ask)
 
 
-async def _check_known(parts: S3Parts, ask: Ask) -> None:
-    """Refuse to say that there is no such version to a caller who may neither list versions nor write the key. Raises:
-    DENIED."""
+async def _check_missing(parts: S3Parts, ask: Ask, older: list[KeptVersion], when: When) -> None:
+    """Refuse to say that there is no such version, to a caller who may neither list versions nor write the key. So
+    refuse while the key changes, and of a version that met a condition. `older`: those kept. Raises: DENIED, CONFLICT.
+    """
     if await check_bucket(parts, ask) is None:
         await check_writable(parts, ask, ask.apart if ask.marks else ask.place)
+    is_still = await _promote(parts, ask) == ask.current and await kept(parts, in_own_name(parts, ask)) == older
+    if not is_still or when != ANY:
+        raise _busy(ask)  # it may have its key again by now, or have had it while the others were listed
 
 
 async def _remove_kept(parts: S3Parts, ask: Ask, entry: Looked | None, version: str, when: When) -> KeyRemoved:
     older = await kept(parts, in_own_name(parts, ask))
     at = next((n for n, each in enumerate(older) if each.version == version), -1)
     if at < 0:
-        await _check_known(parts, ask)
-        if await _promote(parts, ask) != ask.current or await kept(parts, in_own_name(parts, ask)) != older:
-            raise _busy(ask)  # it may have its key again by now, or have had it while the others were listed
+        await _check_missing(parts, ask, older, when)
         return KeyRemoved(ask.target.key, version)
     if version == NULL:
         older = [*older[: at + 1], *await _drop_nulls(parts, ask, older[at + 1 :])]

@@ -23,7 +23,7 @@ from chelonia.core.ports.files import (
     Remove,
 )
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
-from chelonia.hosting.doors.s3 import objects
+from chelonia.hosting.doors.s3 import objects, versions
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
@@ -98,6 +98,41 @@ def test_a_null_version_removed_on_a_condition_leaves_one_that_waits_for_the_key
     assert [each.status for each in told] == [204]
     assert kept.ask("GET", "/lab/k").body == (b"before" if conditional else b"new")
     assert [version for _, version, _ in kept.history()].count("null") == (not conditional)
+
+
+@pytest.mark.parametrize("key", ["k", "a//k", "d/"])
+def test_of_two_that_remove_a_key_on_a_condition_one_is_told_that_it_has(
+    door: Door, meanwhile: Meanwhile, key: str
+) -> None:
+    """Both were: who takes a task or a lock by removing it shared it with another."""
+    door.put(key, b"" if key == "d/" else b"x")
+    condition = {"If_Match": door.ask("HEAD", f"/lab/{key}").headers["ETag"]}
+    told = meanwhile(Remove, ("DELETE", f"/lab/{key}"), **condition)
+    late = door.ask("DELETE", f"/lab/{key}", **condition)
+    assert [each.status for each in told] == [204]
+    assert (late.status, late.texts("Code")) == (404, ["NoSuchKey"])
+
+
+@pytest.mark.parametrize("is_current", [False, True])
+def test_of_two_that_remove_a_version_on_a_condition_one_is_told_that_it_has(
+    kept: Door, monkeypatch: pytest.MonkeyPatch, *, is_current: bool
+) -> None:
+    version, found, told = kept.put("k", b"x"), versions.found, list[Heard]()
+    if not is_current:
+        kept.put("k", b"newer")
+    target = f"/lab/k?versionId={version}"
+    etag = kept.ask("HEAD", target).headers["ETag"]
+
+    async def crossed(parts: S3Parts, ask: Ask) -> tuple[Ask, Looked]:
+        seen = await found(parts, ask)
+        monkeypatch.setattr(versions, "found", found)
+        told.append(await kept._ask("DELETE", target, b"", JOE, {"If-Match": etag}))
+        return seen
+
+    monkeypatch.setattr(versions, "found", crossed)
+    late = kept.ask("DELETE", target, If_Match=etag)
+    assert [each.status for each in told] == [204]
+    assert (late.status, late.texts("Code")) == (404, ["NoSuchVersion"])
 
 
 def test_a_version_that_is_removed_on_a_condition_is_not_looked_for_again(
