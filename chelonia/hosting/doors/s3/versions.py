@@ -128,6 +128,7 @@ async def _exchanged(parts: S3Parts, ask: Ask, when: When, entry: Looked | None,
         (final, entry), is_newest = await _place_now(parts, ask), await _is_first(parts, ask, ask.place)
         if await _waiting(parts, ask) is None:
             ask, waits, is_there = await _locate(parts, ask)
+            is_there = is_there or (entry is not None and entry.attributes.guid == ask.guid)  # `_locate` knows no null
             may_be_gone = when == ANY and not (shared and ask.version)  # it had its key, or one newer took its place
             if not (waits or is_there or may_be_gone):
                 raise _conflict()

@@ -100,6 +100,20 @@ def test_a_null_version_removed_on_a_condition_leaves_one_that_waits_for_the_key
     assert [version for _, version, _ in kept.history()].count("null") == (not conditional)
 
 
+@pytest.mark.parametrize("state", [ON, OFF])
+def test_a_write_on_a_condition_whose_version_an_erasure_has_given_the_key_is_done(
+    kept: Door, meanwhile: Meanwhile, state: str
+) -> None:
+    """A null version was not found there. The answer was a conflict, though it had the key."""
+    version = kept.put("k", b"before")
+    etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
+    assert kept.ask("PUT", "/lab?versioning", state).status == 200
+    told = meanwhile(Move, ("DELETE", f"/lab/k?versionId={version}"))
+    assert kept.ask("PUT", "/lab/k", b"new", If_Match=etag).status == 200
+    assert [each.status for each in told] == [204]
+    assert kept.ask("GET", "/lab/k").body == b"new"
+
+
 @pytest.mark.parametrize("key", ["k", "a//k", "d/"])
 def test_of_two_that_remove_a_key_on_a_condition_one_is_told_that_it_has(
     door: Door, meanwhile: Meanwhile, key: str
