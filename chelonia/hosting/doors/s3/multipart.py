@@ -24,6 +24,7 @@ from chelonia.core.ports.files import (
     ANY,
     Done,
     Drop,
+    Failure,
     Look,
     Looked,
     Open,
@@ -57,9 +58,9 @@ from chelonia.hosting.doors.s3.parts import (
     S3Parts,
     apply_again,
     found,
+    in_own_name,
     number_of,
     read_xml,
-    seen,
     seen_to_change,
     url_of,
     xml_answer,
@@ -203,23 +204,24 @@ async def _sealed(parts: S3Parts, ask: Ask, etag: str, tag: str) -> tuple[Ask, U
     """Return place and metadata of what an upload became before: it has its key, has had it, or waits for it."""
     before = None
     for _ in range(MOVES_MAX):
-        now, entry = await seen(parts, ask, Want.USER)
-        kept, moved = await kept_versions(parts, now) if now.versioning else [], False
-        found = [(now.current, None), *((each.version, each) for each in kept)]
+        now, entry = await seen_to_change(parts, ask)
+        kept, moved = await kept_versions(parts, in_own_name(parts, now)) if now.versioning else [], False
+        found = [(now.current, now.place, entry.attributes.guid)] if entry is not None else []
+        found += [(each.version, each.place, each.guid) for each in kept]
         # A null version of these bytes may be a copy of what the upload became, which counts first.
-        for _, each in sorted(filter(lambda pair: _is_of(pair[0], tag), found), key=lambda pair: pair[0] == NULL):
-            if each is None:
-                if entry is not None and entry.attributes.etag == etag:
-                    return replace(now, version=facts.facts_of(entry.user).version), entry.user
-                continue
-            (answer,) = await parts.plain.files.look(now.exchange.call, (Look(each.place, Want.USER),))
+        for _, place, guid in sorted(
+            filter(lambda each: _is_of(each[0], tag), found), key=lambda each: each[0] == NULL
+        ):
+            (answer,) = await parts.plain.files.look(now.exchange.call, (Look(place, Want.USER),))
+            if isinstance(answer, Failure) and answer.kind is Kind.DENIED:
+                continue  # it is another's
             # An erasure of the current version may have exchanged it with this one, and both may have these bytes.
-            is_same = isinstance(answer, Looked) and answer.attributes.guid == each.guid
+            is_same = isinstance(answer, Looked) and answer.attributes.guid == guid
             if isinstance(answer, Looked) and is_same and answer.attributes.etag == etag:
-                waits = each.place.name.endswith(tag) and answer.attributes.owner == ask.exchange.call.dn
-                final = ask.place if waits else None
-                now = replace(now.at(each.place), guid=answer.attributes.guid)
-                return replace(now, final=final, version=facts.facts_of(answer.user).version), answer.user
+                waits = place.name.endswith(tag) and answer.attributes.owner == ask.exchange.call.dn
+                final = ask.place if waits and place != now.place else None
+                now = replace(now.at(place), final=final, guid=guid)
+                return replace(now, version=facts.facts_of(answer.user).version), answer.user
             moved = moved or not is_same
         # It may have had its key only while the others were listed.
         if not moved and before == (now.current, kept):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import Kind
-from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Look, Looked, Move, Remove, Seal
+from chelonia.core.ids import ROOT, Dn
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Look, Looked, Move, Remove, Seal, Set
 from chelonia.wire.s3 import versions
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, door, kept, meanwhile, parted
-from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, Door
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, Door
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -89,3 +93,22 @@ def test_an_upload_whose_version_moves_while_it_is_looked_for_is_completed(
     answer = kept.ask("POST", f"/lab/k?uploadId={upload}", whole)
     assert ([each.status for each in told], answer.status) == ([204, 200], 200)
     assert [each for key, each, _ in kept.history() if key == "k"] == [told[1].version, answer.version]
+
+
+def test_who_may_only_add_and_completes_again_is_told_his_own_version(kept: Door) -> None:
+    """He was refused, as the older versions are in a collection that he may not read."""
+    bob, target = Dn("/CN=bob"), "/lab/k?uploadId="
+    rules: dict[str, str | None] = {EVE: "+addEntry", bob: "+addEntry"}
+    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=rules),)))
+    target += kept.ask("POST", "/lab/k?uploads", who=EVE).texts("UploadId")[0]
+    etag = kept.ask("PUT", f"{target}&partNumber=1", b"part", who=EVE).headers["ETag"]
+    whole = f"<Part><PartNumber>1</PartNumber><ETag>{etag}</ETag></Part>"
+    whole = f"<CompleteMultipartUpload>{whole}</CompleteMultipartUpload>"
+    version = kept.ask("POST", target, whole, who=EVE).version
+    assert version != ""
+    for after in (b"", b"newer"):
+        if after:
+            kept.put("k", after)
+        again = kept.ask("POST", target, whole, who=EVE)
+        assert (again.status, again.version) == (200, version), after
+        assert kept.ask("POST", target, whole, who=bob).texts("Code") == ["NoSuchUpload"]
