@@ -47,6 +47,7 @@ from chelonia.hosting.doors.s3.objects import (
     WriteReady,
     carried,
     check_source,
+    check_unversioned,
     conditions,
     raced,
     ready,
@@ -162,6 +163,8 @@ async def complete(parts: S3Parts, ask: Ask) -> HttpResponse:
     first, version = ANY if final.final else when, versions.Headers()
     try:
         arrived = await _all_parts(parts, ask)
+        if not final.versioning:  # there are up to ten thousand
+            await check_unversioned(parts, ask)
         fields = {name.lower(): value for name, value in ask.exchange.request.headers.items()}
         done = completion.completed(fields, listed, etag, arrived)
         rules = await acls.rules(parts, final, entry, acls.of_upload(done))

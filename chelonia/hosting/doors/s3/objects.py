@@ -180,7 +180,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
         error = await raced(parts, ask, error)
         raise error
     if not ask.versioning and (inline is None or parts.state(ask.exchange.call, ask.bucket) != ""):
-        await _check_unversioned(parts, ask)
+        await check_unversioned(parts, ask)
     measured = ask.measured
     kept = structs.replace(kept, version=ask.version)
     if measured.checksum:
@@ -194,7 +194,7 @@ async def stored(parts: S3Parts, ask: Ask, kept: Facts) -> HttpResponse:
     return HttpResponse(200, (("ETag", quoted(measured.etag)), *sums, *kind, *version), b"", 0)
 
 
-async def _check_unversioned(parts: S3Parts, ask: Ask) -> None:
+async def check_unversioned(parts: S3Parts, ask: Ask) -> None:
     """Refuse bytes on their way to a name, where the bucket now keeps versions: they could overwrite one. Raises:
     ServiceUnavailable."""
     if await versions.state_of(parts, ask):
@@ -445,7 +445,7 @@ async def _cloned(parts: S3Parts, ask: Ask, clone: Clone, copies: int) -> Done:
     placing = Placing(clone.place, size, wanted=copies, parents=True, within=clone.within)
     arrived = await carried(parts, source, entry, ByteRange(0, size), placing)
     if not ask.versioning:
-        await _check_unversioned(parts, ask)
+        await check_unversioned(parts, ask)
     write = Write(clone.place, arrived, user=clone.user, parents=True, when=clone.when, etag=etag, policy=clone.policy)
     return await applied(parts, ask, replace(write, default_of=clone.default_of, within=clone.within))
 

@@ -7,6 +7,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange
+from chelonia.core.contents.parts import PartPage
 from chelonia.core.errors import Kind
 from chelonia.core.ports.files import (
     Arrived,
@@ -23,9 +24,9 @@ from chelonia.core.ports.files import (
     Remove,
 )
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
-from chelonia.hosting.doors.s3 import objects, versions
+from chelonia.hosting.doors.s3 import multipart, objects, versions
 from chelonia.hosting.doors.s3.parts import Ask, S3Parts
-from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
+from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile, parted
 from tests.unit.hosting.doors.test_s3_versions import JOE, OFF, ON, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
@@ -219,3 +220,24 @@ def test_a_copy_of_bytes_from_before_a_bucket_kept_versions_overwrites_none(
     assert (late.status, late.texts("Code")) == (503, ["ServiceUnavailable"])
     assert [each.status for each in told] == [200, 200]
     assert door.ask("GET", f"/lab/k?versionId={told[1].version}").body == b"version"
+
+
+def test_a_completion_from_before_a_bucket_kept_versions_overwrites_none(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads up to ten thousand parts before the object is there."""
+    (target, whole), all_parts, told = parted(door), multipart._all_parts, list[Heard]()
+
+    async def crossed(parts: S3Parts, ask: Ask) -> PartPage:
+        monkeypatch.setattr(multipart, "_all_parts", all_parts)
+        for other, body in ("/lab?versioning", ON.encode()), ("/lab/k", b"version"):
+            told.append(await door._ask("PUT", other, body, JOE, {}))
+        return await all_parts(parts, ask)
+
+    monkeypatch.setattr(multipart, "_all_parts", crossed)
+    late = door.ask("POST", target, whole)
+    assert (late.status, late.texts("Code")) == (503, ["ServiceUnavailable"])
+    assert [each.status for each in told] == [200, 200]
+    assert door.ask("GET", f"/lab/k?versionId={told[1].version}").body == b"version"
+    assert door.ask("POST", target, whole).status == 200
+    assert len(door.history()) == 2
