@@ -268,8 +268,8 @@ async def _seen_in_own_name(parts: S3Parts, ask: Ask, *, writes: bool = False) -
 
 
 def in_own_name(parts: S3Parts, ask: Ask) -> Ask:
-    """Return the same request in this node's own name: to learn what the caller may not see. It changes nothing but
-    what others, crossing the request, have left to it."""
+    """Return the same request in this node's own name, to learn what the caller may not see, or do what follows from
+    his changes."""
     return replace(ask, exchange=replace(ask.exchange, call=own_call(parts.plain, ask.exchange.call)))
 
 

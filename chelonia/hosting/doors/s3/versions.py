@@ -314,11 +314,12 @@ async def _demote(parts: S3Parts, ask: Ask, entry: Looked, order: str) -> None:
 
 
 async def remove_implied(parts: S3Parts, ask: Ask, above: LogicalName) -> None:
-    """Remove a collection that may be empty now, if it is implied."""
-    (entry,) = await parts.plain.files.look(ask.exchange.call, (Look(above),))
+    """Remove a collection that may be empty now, if it is implied: for any caller, as a removal does."""
+    own = in_own_name(parts, ask).exchange.call
+    (entry,) = await parts.plain.files.look(own, (Look(above),))
     if isinstance(entry, Looked) and entry.attributes.implied:
         removal = Remove(above, Removing.MARK, when=_pinned(entry.attributes))  # no directory that comes meanwhile
-        await apply_all(parts.plain, _makers(parts, ask), (removal,))
+        await apply_all(parts.plain, own, (removal,))
 
 
 async def version_removed(parts: S3Parts, ask: Ask, version: str, when: When = ANY) -> KeyRemoved:

@@ -9,7 +9,7 @@ import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ANONYMOUS, ROOT
+from chelonia.core.ids import ANONYMOUS, ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Set
 from chelonia.core.values import replace
@@ -525,3 +525,14 @@ def test_strangers_add_to_a_bucket_that_keeps_versions_and_remove_nothing(kept: 
     assert [(key, mark) for key, _, mark in kept.history()] == [("k", "*"), ("k", ""), ("new", "*")]
     assert kept.ask("DELETE", f"/lab/k?versionId={newest}").status == 204
     assert kept.ask("GET", "/lab/k").body == b"one"
+
+
+@pytest.mark.parametrize("who", [EVE, ANONYMOUS])
+def test_who_may_not_read_a_bucket_leaves_no_directory_behind(kept: Door, who: Dn) -> None:
+    """The last key in one took it along only for a caller who may read it."""
+    rules: dict[str, str | None] = {who: "+addEntry +removeEntry"}
+    asyncio.run(kept.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=rules),)))
+    assert kept.ask("PUT", "/lab/d/k", b"x", who=who).status == 200
+    assert "/lab/d" in kept.files.names()
+    assert kept.ask("DELETE", "/lab/d/k", who=who).status == 204
+    assert "/lab/d" not in kept.files.names()
