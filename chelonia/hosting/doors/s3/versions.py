@@ -270,8 +270,7 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                     raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
                 await _drop_older_nulls(parts, here, f"{mark.place.name}-", when)
-            if await _entry_at(parts, here, mark.place) is None:
-                await _promote(parts, here)  # the marker has been erased meanwhile
+            await _promote_without(parts, here, mark.place)
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_CROSSED, *_REFUSED):
@@ -358,7 +357,7 @@ async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
         if newest:
-            await _promote(parts, ask)
+            await _promote_without(parts, ask, newest[0].place)
 
 
 async def _check_missing(parts: S3Parts, ask: Ask, older: list[KeptVersion], when: When) -> None:
@@ -408,6 +407,12 @@ async def _promote(parts: S3Parts, ask: Ask) -> str:
             if error.kind not in _CROSSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _promote_without(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
+    """Give the newest version its key if the marker that should have that has been erased meanwhile."""
+    if await _entry_at(parts, ask, marker) is None:
+        await _promote(parts, ask)
 
 
 async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:
