@@ -85,7 +85,7 @@ class CachedCopy:
         setting: mode and owner that a program set since it was written; committed with the bytes.
         source: the look by which to read the base, made at `source_ms`.
         queued: its change is in the journal, as it is now (`kept`) or was before; `place`: its place then.
-        commit: the etag chosen for its bytes, "" for none since the last change.
+        commit: the etag chosen for its bytes, "" for none yet; another one once they were sent and changed.
         sent: whether they may have been sent as that; `tried`: blobs they were sent as.
         earlier: states before the last change that were sent, the first and the last `EARLIER_MAX`.
         due_s: monotonic time of the next try of a refused commit; 0: it was not refused.
@@ -212,8 +212,9 @@ class CachedCopy:
         if self.sent:
             self.earlier.append(SentState(self.commit, self.staged.sent(), bare=not self.staged.plan().ranges))
             del self.earlier[1:-EARLIER_MAX]
+            self.commit, self.sent, self.tried = "", False, []
+        # Else the etag stays: by it the next mount knows that this was committed, if a full disk refuses a new record.
         self.kept, self.due_s, self.written_ns = False, 0.0, time.time_ns()
-        self.commit, self.sent, self.tried = "", False, []
         return self.written_ns
 
     def settled(self) -> Setting:

@@ -206,3 +206,20 @@ async def test_of_bytes_that_were_moved_nothing_stays_though_a_full_disk_took_no
 
 def full_disk(*args: object) -> None:
     raise OSError(errno.ENOSPC, "full")
+
+
+@pytest.mark.expect_log("is committed now")
+@pytest.mark.parametrize("old", [b"old ", LARGE])
+async def test_what_waits_is_there_once_though_a_full_disk_took_no_record_of_what_was_appended_to_it(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bytes
+) -> None:
+    await mount.write("f", old)
+    await kept(mount, "f", b"1")
+    handle = await mount.open("f", APPEND)
+    await mount.system.write(handle, 0, b"2")
+    monkeypatch.setattr(mount.committer._journal, "write", full_disk)
+    with dying(memory, tmp_path / "one", applied=True) as left, fails(Kind.NETWORK):
+        await mount.system.sync(handle)
+    again = await mounted(memory, left)
+    await again.committer.work_off()
+    assert (await names(other), await other.read("f")) == (["f"], old + b"12")
