@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -332,7 +333,9 @@ class FileCommitter:
                 attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(attributes)
             staged = record.staged()
-            inode.copy = CachedCopy(self._cache.path(record.data), staged, queued=True)
+            path = self._cache.path(record.data)
+            os.truncate(path, record.size)  # what was not closed may be behind, and would be there once it is longer
+            inode.copy = CachedCopy(path, staged, queued=True)
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)
             inode.copy.kept, inode.copy.sent = True, bool(record.commit)

@@ -223,3 +223,17 @@ async def test_what_waits_is_there_once_though_a_full_disk_took_no_record_of_wha
     again = await mounted(memory, left)
     await again.committer.work_off()
     assert (await names(other), await other.read("f")) == (["f"], old + b"12")
+
+
+async def test_what_was_not_closed_when_the_mount_died_does_not_stand_in_place_of_zeros(
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """It is in the file of what was closed, behind its end."""
+    await mount.write("f", b"old ")
+    await kept(mount, "f", b"1")
+    handle = await mount.open("f", APPEND)
+    await mount.system.write(handle, 0, b"not closed")
+    again = await mounted(memory, tmp_path / "one")
+    handle = await again.open("f")
+    await again.system.resize(handle.inode, 10, by_name=False)
+    assert await again.system.read(handle, 0, 20) == b"old 1" + bytes(5)
