@@ -255,8 +255,8 @@ class CachedCopy:
         if self.queued and self.held is None and self.left is None:
             self._leave(at, end, moved.size - end)
         else:
-            if moved.size > HELD_BYTES_MAX and moved.size > end:  # else a full disk would leave bytes half moved
-                os.posix_fallocate(self.file(), end, moved.size - end)
+            if self.held is None or moved.size > HELD_BYTES_MAX:  # else a full disk would leave bytes half moved
+                os.posix_fallocate(self.file(), size, end - at)
             self._shift(at, end, moved.size - end)
             if moved.size < end:
                 self._cut(moved.size)

@@ -78,6 +78,31 @@ async def test_a_copy_has_its_bytes_wherever_they_are(tmp_path: Path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("size", [97, 103])
+async def test_a_full_disk_leaves_bytes_that_it_does_not_let_move_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """A file may be small, and have holes where its bytes are to go."""
+    copy = CachedCopy(tmp_path / "f", Staged.of("old", 100))
+    copy.write(100, b"appended", append=True)
+    pwrite, room = os.pwrite, 5
+
+    def writes(fd: int, data: bytes, offset: int) -> int:
+        nonlocal room
+        if not room:
+            raise OSError(errno.ENOSPC, "full")
+        taken, room = min(room, len(data)), room - min(room, len(data))
+        return pwrite(fd, data[:taken], offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", writes)
+        patch.setattr(os, "posix_fallocate", Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            copy.move_on("new", size)
+    copy.move_on("new", size)
+    assert copy.read(size, 100) == b"appended"
+
+
 async def test_the_copies_last_used_are_in_memory(
     mount: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
