@@ -129,11 +129,15 @@ class StagingJournal:
         """Write a record durably, in place of an earlier one of the same file. Raises: OSError."""
         path = self._path(record.guid)
         new = path.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(msgspec.json.encode(record))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        try:
+            with new.open("wb") as file:
+                file.write(msgspec.json.encode(record))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError:
+            new.unlink(missing_ok=True)
+            raise
         self._sync()
 
     def remove(self, guid: str) -> None:

@@ -180,6 +180,16 @@ async def test_a_change_stays_when_the_other_file_says_that_an_earlier_one_is_do
     assert found["6d4a"] == b"later"
 
 
+def test_of_a_record_that_a_full_disk_did_not_take_nothing_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = StagingJournal(tmp_path / "journal")
+    monkeypatch.setattr(journal.os, "fsync", full_disk)
+    with pytest.raises(OSError, match="full"):
+        kept.write(RECORD)
+    assert not list((tmp_path / "journal").iterdir())
+
+
 async def test_who_lets_go_waits_for_the_sync_that_another_one_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
