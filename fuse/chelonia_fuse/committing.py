@@ -241,6 +241,7 @@ class FileCommitter:
         """Write a record anew before bytes that it promises are cut: for these the next mount would commit zeros."""
         if copy.queued and inode.guid not in self._packed:
             try:
+                os.fdatasync(copy.file())  # also what came since `sync`
                 self._journal.write(self._record(inode, copy))
             except OSError as error:
                 _LOG.error("the cache directory: %s: if the mount dies, zeros stand for what was cut", error)

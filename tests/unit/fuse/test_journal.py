@@ -493,6 +493,34 @@ async def test_what_was_cut_after_it_was_closed_has_no_zeros_in_its_place_after_
     assert await other.read("f") == b"12345xxxxx6".ljust(500, b"x")
 
 
+async def test_a_record_of_a_cut_file_promises_no_bytes_that_came_while_the_others_were_synced(
+    mount: Trial, other: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch, "data")
+    await other.write("f", b"x" * (4 << 20))
+    handle, slow = await mount.open("f"), asyncio.Event()
+    await mount.system.write(handle, 0, b"bytes")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.system.flush(handle)
+    mount.network.slow_bytes = slow
+    await mount.system.read(handle, 0, 1 << 20)
+    assert handle.inode.copy is not None
+    coming, sync = [each.task for each in handle.inode.copy.fetching], CachedCopy.sync
+
+    async def syncing(copy: CachedCopy) -> None:
+        await sync(copy)
+        slow.set()
+        await asyncio.wait(coming)
+
+    monkeypatch.setattr(CachedCopy, "sync", syncing)
+    await mount.system.resize(handle.inode, 3 << 20, by_name=False)
+    disk.cut()
+    (record,) = StagingJournal(tmp_path / "one" / "journal").records()
+    left = (tmp_path / "one" / "data" / record.data).read_bytes().ljust(record.size, b"\0")
+    assert record.size == 3 << 20
+    assert not any(b"\0" in left[start:end] for start, end in record.valid)
+
+
 @pytest.mark.expect_log("is committed now")
 async def test_what_moved_behind_others_bytes_is_what_was_appended_though_the_mount_dies_before_its_commit(
     mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
