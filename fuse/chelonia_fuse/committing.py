@@ -560,24 +560,40 @@ class FileCommitter:
                 await self._fill(inode, copy, start, min(end, current.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
         top = self._inodes.place(self._inodes.root)
-        name = conflict_name(place.name or inode.guid, socket.gethostname(), time.time())
-        shown = (place.parent if place.parts else top).child(name)
-        target = beside.parent.child(name) if beside.parts else shown  # by its path others may have another collection
+        shown = place.parent if place.parts else top
+        above = beside.parent if beside.parts else shown  # by its path others may have another collection
         body = partial(copy.chunks, whole.ranges)
         setting = copy.settled()
         if setting.mode is None and inode.attributes.mode >= 0:
             setting = replace(setting, mode=inode.attributes.mode)
-        saving = Saving(target, whole, body, self._cluster.wanted, setting, When(absent=True))
+        saving = Saving(above, whole, body, self._cluster.wanted, setting, When(absent=True), copy.commit)
+        of = place.name or inode.guid
         try:
-            await self._cluster.save(saving, [])
+            name = await self._save_once(saving, of)
         except CheloniaError as error:
             if error.kind not in (Kind.NO_PARENT, Kind.NOT_A_COLLECTION):
                 raise
-            shown = top.child(name)  # its collection is gone, too
-            await self._cluster.save(replace(saving, place=shown), [])
+            shown = top  # its collection is gone, too
+            name = await self._save_once(replace(saving, place=top), of)
         self.conflicts += 1
-        reason = "was changed by somebody else" if current else "was removed by somebody else"
-        _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, shown)
+        reason, kept = "was changed by somebody else" if current else "was removed by somebody else", shown.child(name)
+        _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, kept)
+
+    async def _save_once(self, saving: Saving, of: str) -> str:
+        """Keep a version of the file `of` in a collection, unless an earlier try has, whose answer was lost. Returns:
+        its name."""
+        host = socket.gethostname()
+        name = conflict_name(of, host, (saving.setting.modified_ns or time.time_ns()) / 1e9)  # the same in each try
+        target = saving.place.child(name)
+        try:
+            await self._cluster.save(replace(saving, place=target), [])
+        except CheloniaError as error:
+            if error.kind is not Kind.PRECONDITION:
+                raise
+            if (await self._cluster.look(target)).attributes.etag != saving.etag:  # a program has set the same time
+                name = conflict_name(of, host, time.time())
+                await self._cluster.save(replace(saving, place=saving.place.child(name)), [])
+        return name
 
     async def _fill(self, inode: Inode, copy: CachedCopy, start: int, end: int) -> None:
         if start >= end:

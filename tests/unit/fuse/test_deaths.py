@@ -19,7 +19,7 @@ from chelonia.core.ports.files import Change, Setting
 from chelonia_fuse import committing
 from tests.support.cluster import MemoryCluster
 from tests.support.failing import fails
-from tests.unit.fuse.mounts import Trial, mounted, names
+from tests.unit.fuse.mounts import OWNER, Trial, mounted, names
 
 APPEND = os.O_RDWR | os.O_APPEND
 LARGE = bytes(range(256)) * 4096
@@ -237,3 +237,24 @@ async def test_what_was_not_closed_when_the_mount_died_does_not_stand_in_place_o
     handle = await again.open("f")
     await again.system.resize(handle.inode, 10, by_name=False)
     assert await again.system.read(handle, 0, 20) == b"old 1" + bytes(5)
+
+
+@pytest.mark.expect_log("was changed by somebody else|is committed now")
+async def test_what_is_kept_beside_a_file_is_there_once_though_the_mount_dies_before_the_answer(
+    mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """The next mount knows the file by its path alone."""
+    above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
+    handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
+    await mount.system.write(handle, 0, b"mine")
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.close(handle)
+    there = await other.find("d")
+    theirs = await other.system.open(await other.system.lookups.lookup(there, "f"), os.O_RDWR)
+    await other.system.write(theirs, 0, b"theirs")
+    await other.close(theirs)
+    with dying(memory, tmp_path / "one", applied=True, at=2) as left:
+        await mount.committer.work_off()
+    again = await mounted(memory, left)
+    await again.committer.work_off()
+    assert (len(await names(other, directory=there)), again.committer.waiting) == (2, {})

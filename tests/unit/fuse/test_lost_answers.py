@@ -16,7 +16,7 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
-from chelonia.core.ports.files import Over, Setting
+from chelonia.core.ports.files import Change, Over, Setting
 from chelonia_fuse import committing
 from chelonia_fuse.copies import EARLIER_MAX
 from chelonia_fuse.filesystem import Handle
@@ -443,3 +443,42 @@ async def test_a_file_whose_mode_was_set_after_an_unheard_commit_does_not_come_b
     await other.system.remove(other.root, "f", directory=False)
     await mount.close(handle)
     assert (await names(other), mount.committer.conflicts) == ([], 0)
+
+
+@pytest.mark.expect_log("is kept as")
+@pytest.mark.parametrize("size", [4, 100_000])
+async def test_what_is_kept_beside_a_file_is_there_once_though_the_answer_was_lost(
+    mount: Trial, other: Trial, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    await mount.write("f", b"base")
+    handle, apply = await mount.open("f"), memory.apply
+    await mount.system.write(handle, 0, b"m" * size)
+    await other.write("f", b"HERS", at=1)
+
+    async def lost(call: Call, changes: tuple[Change, ...]) -> Any:
+        answer = await apply(call, changes)
+        if changes[0].when.absent and not changes[0].when.present:
+            monkeypatch.setattr(memory, "apply", apply)
+            raise CheloniaError(Kind.OUTCOME_UNKNOWN, cause="the connection broke")
+        return answer
+
+    monkeypatch.setattr(memory, "apply", lost)
+    await mount.close(handle)
+    (kept,) = [name for name in await names(other) if name != "f"]
+    assert (await other.read("f"), await other.read(kept)) == (b"bHERS", b"m" * size)
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_what_is_kept_beside_a_file_does_not_take_the_name_of_what_was_kept_before(
+    mount: Trial, other: Trial
+) -> None:
+    """Programs that copy set times, so two versions may have the same."""
+    await mount.write("f", b"base")
+    for data in (b"one", b"two"):
+        handle = await mount.open("f")
+        await mount.system.write(handle, 0, data)
+        await mount.system.set(handle.inode, Setting(modified_ns=10**18))
+        await other.write("f", b"HERS", at=1)
+        await mount.close(handle)
+    kept = [name for name in await names(other) if name != "f"]
+    assert sorted([await other.read(name) for name in kept]) == [b"onee", b"twoRS"]
