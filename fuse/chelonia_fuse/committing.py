@@ -391,7 +391,7 @@ class FileCommitter:
         by_guid = anew = False
         ends, backoff = time.monotonic() + GIVE_UP_S, Backoff(PAUSE_MS, PAUSE_MS_MAX)
         if copy.source is not None and copy.source.data is not None:  # then a small file can go as one message
-            with contextlib.suppress(CheloniaError):
+            with contextlib.suppress(CheloniaError, OSError):  # a full disk: then what was changed goes alone
                 await self._reader.ensure(inode, 0, copy.staged.kept)
         for left in range(TRIES - 1, -1, -1):
             if inode.gone or not copy.changed:

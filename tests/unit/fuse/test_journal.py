@@ -712,6 +712,19 @@ async def test_a_full_disk_keeps_no_file_from_being_committed_after_a_request_wi
     assert await other.read("f") == b"bytes"
 
 
+async def test_a_full_disk_keeps_no_file_from_being_committed_whose_other_bytes_it_does_not_take(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are fetched only so that the file goes in one message."""
+    await other.write("f", b"x" * 50_000)
+    handle = await mount.open("f")
+    await mount.system.write(handle, 0, b"bytes")
+    with monkeypatch.context() as patch:
+        patch.setattr(CachedCopy, "store", full_disk)
+        await mount.close(handle)
+    assert await other.read("f") == b"bytes" + b"x" * 49_995
+
+
 @pytest.mark.parametrize("by", ["rename", "link", "exchange"])
 async def test_what_waits_has_another_name_only_once_it_is_committed(mount: Trial, other: Trial, by: str) -> None:
     await kept(mount, "new")
