@@ -374,8 +374,10 @@ class FileCommitter:
                         if not inode.copy.kept:  # its bytes may have moved behind others' just now
                             await self._keep(inode)
                     return
-                if inode.copy.changed:  # else it is kept beside
+                if inode.copy.changed:
                     self._refused(inode, error)
+                else:
+                    self._forget(inode)  # it is kept beside
                 continue
             except OSError as error:  # of this machine's disk: the others go on
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)

@@ -753,5 +753,6 @@ async def test_what_waited_is_kept_beside_once_by_a_strict_mount(
     for _ in range(2):
         again = await mounted(memory, tmp_path / "one", strict=True)
         await again.committer.work_off()
+        assert again.cache.inodes() == []
     there = await again.system._cluster.page(parse_ln("/"), "")
     assert sorted([await again.read(each.name) for each in there.entries if "f" in each.name]) == [b"mine", b"theirs"]
