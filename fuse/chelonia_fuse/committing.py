@@ -335,7 +335,8 @@ class FileCommitter:
             inode = self._inodes.seen(attributes)
             staged = record.staged()
             path = self._cache.path(record.data)
-            os.truncate(path, record.size)  # what was not closed may be behind, and would be there once it is longer
+            if path.stat().st_size > record.size:  # what was not closed is behind, and would be there once it is longer
+                os.truncate(path, record.size)
             inode.copy = CachedCopy(path, staged, queued=True)
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)

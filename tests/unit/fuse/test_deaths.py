@@ -239,6 +239,21 @@ async def test_what_was_not_closed_when_the_mount_died_does_not_stand_in_place_o
     assert await again.system.read(handle, 0, 20) == b"old 1" + bytes(5)
 
 
+async def test_what_waits_may_be_longer_than_a_file_of_the_local_disk(
+    mount: Trial, memory: MemoryCluster, tmp_path: Path
+) -> None:
+    """It is sparse, and its zeros are not in the file of the cache."""
+    await mount.write("f", b"old ")
+    handle = await mount.open("f")
+    await mount.system.resize(handle.inode, 1 << 62, by_name=False)
+    mount.system._cluster.away_until_s = time.monotonic() + 60
+    await mount.system.flush(handle)
+    again = await mounted(memory, tmp_path / "one")
+    (waiting,) = again.committer.waiting.values()
+    assert waiting.copy is not None
+    assert (waiting.copy.staged.size, waiting.copy.read(0, 8)) == (1 << 62, b"old \0\0\0\0")
+
+
 @pytest.mark.expect_log("was changed by somebody else|is committed now")
 async def test_what_is_kept_beside_a_file_is_there_once_though_the_mount_dies_before_the_answer(
     mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
