@@ -334,10 +334,8 @@ class FileCommitter:
                 attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(attributes)
             staged = record.staged()
-            path = self._cache.path(record.data)
-            if path.stat().st_size > record.size:  # what was not closed is behind, and would be there once it is longer
-                os.truncate(path, record.size)
-            inode.copy = CachedCopy(path, staged, queued=True)
+            inode.copy = CachedCopy(self._cache.path(record.data), staged, queued=True)
+            inode.copy.cut(record.size)  # what was not closed may be behind, and would be there once it is longer
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)
             inode.copy.kept, inode.copy.sent = True, bool(record.commit)

@@ -159,11 +159,12 @@ class CachedCopy:
         self.held[offset:end] = data
         return len(data)
 
-    def _cut(self, size: int) -> None:
-        if self.held is None:
-            os.ftruncate(self.file(), size)
-        else:
+    def cut(self, size: int) -> None:
+        """Drop the bytes from `size` on out of its file, which may be shorter: a sparse one may be too long for it."""
+        if self.held is not None:
             del self.held[size:]
+        elif os.fstat(self.file()).st_size > size:
+            os.ftruncate(self.file(), size)
 
     def read(self, offset: int, size: int) -> bytes:
         """Return bytes that are here, with zeros beyond the end of its file, up to the staged size."""
@@ -193,7 +194,7 @@ class CachedCopy:
         if is_cut:
             if cutting is not None:
                 cutting()
-            self._cut(size)
+            self.cut(size)
 
     def _states(self) -> Iterator[Staged]:
         yield self.staged
@@ -223,7 +224,7 @@ class CachedCopy:
 
     def restart(self, staged: Staged) -> None:
         """Drop all bytes and changes, for another version."""
-        self._cut(0)
+        self.cut(0)
         self.staged = staged
         self.settle()
 
@@ -242,7 +243,7 @@ class CachedCopy:
         if SHED_PARTS * (self.staged.valid.total - size) < size:
             return
         parts = [(start, self.read(start, end - start)) for start, end in kept]
-        self._cut(0)
+        self.cut(0)
         self.staged.valid.clear()
         for start, data in parts:
             self.store(start, data)
@@ -259,7 +260,7 @@ class CachedCopy:
                 os.posix_fallocate(self.file(), size, end - at)
             self._shift(at, end, moved.size - end)
             if moved.size < end:
-                self._cut(moved.size)
+                self.cut(moved.size)
         self.staged, self.source, self.earlier, self.kept = moved, None, [], False
 
     def _leave(self, start: int, end: int, by: int) -> None:

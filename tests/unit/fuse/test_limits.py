@@ -46,3 +46,17 @@ async def test_a_file_has_so_many_names_and_no_more(
     with pytest.raises(OSError, match="names already") as refused:
         await mount.system.link(inode, mount.root, "i")
     assert refused.value.errno == errno.EMLINK
+
+
+async def test_a_file_longer_than_one_of_the_local_disk_is_cut(mount: Trial) -> None:
+    """It is sparse. That failed, after the file had its new size."""
+    await mount.write("f", b"bytes")
+    handle = await mount.open("f")
+    for size in (1 << 62, 1 << 61, 7):
+        await mount.system.resize(handle.inode, size, by_name=False)
+        assert await mount.system.read(handle, 0, 9) == b"bytes\0\0\0\0"[:size]
+    await mount.system.resize(handle.inode, 1 << 61, by_name=False)
+    assert mount.cache.of(handle.inode).held is not None
+    mount.cache.of(handle.inode).file()
+    await mount.system.resize(handle.inode, 1 << 60, by_name=False)
+    assert await mount.system.read(handle, 0, 9) == b"bytes\0\0\0\0"
