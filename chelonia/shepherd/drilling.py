@@ -46,6 +46,8 @@ class ShepherdDrills:
         match order.action:
             case DrillAction.STOP:
                 self._end_silence(order)
+                if order.reference:  # whether it was damaged is not known: a start since has forgotten the suspicion
+                    node.suspect(order.reference)
             case _ if order.drill == self._drill:
                 pass  # a repeat: it is done
             case DrillAction.SILENCE:

@@ -21,7 +21,7 @@ from chelonia.core.cluster.healing import Exposed
 from chelonia.core.cluster.placement import NODE_OFFLINE
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import REPAIR_OBJECT, BlobId, ReferenceId, ServiceId, blob_object, shepherd_object
+from chelonia.core.ids import REPAIR_OBJECT, BlobId, Ms, ReferenceId, ServiceId, blob_object, shepherd_object
 from chelonia.core.timing.clock import within
 from chelonia.core.values import replace
 from chelonia.librarian.context import LibrarianContext
@@ -62,8 +62,8 @@ class LibrarianDrills:
         self._drill: Drill | None = None
         self._watching = ""
         self._stopped = ""
-        self._answers = ""
-        """The drill whose Shepherd has confirmed that it answers, and does nothing more of it."""
+        self._answered = ("", Ms(0))
+        """The drill whose Shepherd has confirmed that it answers, and does nothing more of it; and when."""
         self._busy = asyncio.Lock()
 
     # --- orders -------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class LibrarianDrills:
 
     def leave(self) -> None:
         """Stop watching: another Librarian leads."""
-        self._drill, self._watching, self._answers = None, "", ""
+        self._drill, self._watching, self._answered = None, "", ("", Ms(0))
 
     async def step(self) -> None:
         """Look at the drill that runs, if any."""
@@ -268,15 +268,16 @@ class LibrarianDrills:
 
     async def _recall(self, drill: Drill) -> None:
         """Have a Shepherd end its part, if it is to and has not confirmed that it did. Raises: as `_send`."""
-        if drill.recalled_ms and self._answers != drill.id:
+        if drill.recalled_ms and self._answered[0] != drill.id:
             await self._send(drill, DrillAction.STOP)
-            self._answers = drill.id
+            self._answered = drill.id, self._on.wall
 
     async def _view(self, drill: Drill) -> DrillView:
         searching = any(cursor.shepherd == drill.shepherd and not cursor.read for cursor in self._progress.cursors)
         present, tally = self._on.nodes.present(drill.shepherd), self._tally
-        answers, away = self._answers == drill.id, self._others_away(drill)
-        view = DrillView(present, tally.watched, tally.touched, searching, away, answers=answers)
+        (answered, at_ms), away = self._answered, self._others_away(drill)
+        answered_ms = at_ms if answered == drill.id else 0
+        view = DrillView(present, tally.watched, tally.touched, searching, away, answered_ms=answered_ms)
         if not drill.blob:
             return view
         blob = await self._on.records.one(self._on.call, blob_object(drill.blob))

@@ -39,7 +39,8 @@ MARGIN_MS: Final = 60_000
 LEFT_MIN: Final = 2
 """Fewest verified copies that a damaged one leaves, and fewest failure domains that a silent Shepherd leaves."""
 NOTICED_MS: Final = 60_000
-"""Time within which a damage is found and reported: its Shepherd checks the copy at once."""
+"""Time within which a damage is found and reported: its Shepherd checks the copy at once, again when the drill is
+called off. It may have been cut off before."""
 NAMES_SHOWN: Final = 3
 
 
@@ -255,7 +256,7 @@ class DrillView:
     """A running drill as the repair leader sees it.
 
     - `present`: whether its Shepherd is present
-    - `answers`: whether it has confirmed that it is not silent, and does nothing more of the drill
+    - `answered_ms`: instant when it confirmed that it is not silent, and does nothing more of the drill; 0: not yet
     - `exposed`: number of its files by copies left
     - `touched`: files that were exposed at least for a moment
     - `searching`: repair still goes through the Shepherd's replicas, so that more files may be exposed than counted
@@ -273,7 +274,7 @@ class DrillView:
     state: ReplicaState | None = None
     good: int = 0
     wanted: int = 0
-    answers: bool = True
+    answered_ms: int = 0
 
 
 def begin(order: DrillOrder, last: Drill, made: Drill, settings: LibrarianSettings) -> Drill:
@@ -334,7 +335,7 @@ def _silence(drill: Drill, view: DrillView, now: Ms) -> Drill:
             return called_off(drill, f"{', '.join(view.others_away)} went away meanwhile", now)
         # At its end, too: it may have begun late, and its Shepherd may not be missed yet.
         return replace(drill, recalled_ms=now) if drill.whole_ms or now >= drill.until_ms else drill
-    if not (view.present and view.answers and whole):
+    if not (view.present and view.answered_ms and whole):
         return drill
     if not drill.noticed_ms:
         drill = replace(drill, why=drill.why or "the Shepherd was never found silent")
@@ -350,7 +351,7 @@ def _corruption(drill: Drill, view: DrillView, now: Ms) -> Drill:
     if drill.noticed_ms and view.good >= view.wanted:
         stage = DrillStage.CALLED_OFF if drill.why else DrillStage.HEALED
         return replace(drill, stage=stage, whole_ms=now, ended_ms=now)
-    if drill.recalled_ms and view.answers and not drill.noticed_ms and now >= drill.recalled_ms + NOTICED_MS:
+    if view.answered_ms and not drill.noticed_ms and now >= view.answered_ms + NOTICED_MS:
         return replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=now)  # it was not done
     return drill
 

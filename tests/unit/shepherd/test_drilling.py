@@ -179,6 +179,22 @@ async def test_a_damage_that_was_called_off_before_is_not_done(world: World) -> 
     assert world.blobs.data(reference) == DATA
 
 
+@pytest.mark.expect_log("replica is invalid")
+@running
+async def test_a_copy_whose_damage_is_called_off_is_checked(world: World) -> None:
+    """A Shepherd that died when it had damaged a copy had forgotten the suspicion after its start. No damage was heard
+    of for a minute, so the leader took it for not done."""
+    reference = await world.store(DATA)
+    await world.pass_ms(2_000)
+    await world.blobs.spoil(reference)
+    await world.restart(run=True)
+    await world.pass_ms(2_000)
+    assert await world.state_of(reference) == "alive"
+    assert await world.service.drill(LIBRARIAN, replace(STOP, reference=reference)) == 0
+    await world.pass_ms(2_000)
+    assert await world.state_of(reference) == "invalid"
+
+
 @pytest.mark.expect_log("DRILL d1")
 @running
 async def test_an_order_that_comes_twice_at_once_is_obeyed_once(world: World) -> None:

@@ -166,9 +166,9 @@ RUNNING = Drill(
     deadline_ms=Ms(20_000),
 )  # fmt: skip
 DAMAGED = replace(RUNNING, action=DrillAction.CORRUPT, until_ms=Ms(1_000), blob=BlobId("b"), files=1)
-HERE, GONE = DrillView(True, {}), DrillView(False, {2: 9}, 9)
+HERE, GONE = DrillView(True, {}, answered_ms=2_000), DrillView(False, {2: 9}, 9)
 WORSE = replace(GONE, others_away=(ServiceId("s4"),))
-MUTE = replace(HERE, answers=False)
+MUTE = replace(HERE, answered_ms=0)
 
 
 def told(drill: Drill, *looks: tuple[DrillView, int]) -> Drill:
@@ -241,12 +241,13 @@ def test_damage_is_noticed_replaced_and_told_when_it_is_not() -> None:
 
 
 def test_a_damage_that_was_called_off_and_never_noticed_was_not_done() -> None:
-    whole = DrillView(True, {}, state=ReplicaState.ALIVE, good=2, wanted=3)
-    mute, damaged = replace(whole, answers=False), replace(whole, exposed={2: 1}, state=ReplicaState.INVALID)
+    whole = replace(HERE, answered_ms=2_000, state=ReplicaState.ALIVE, good=2, wanted=3)
+    mute, damaged = replace(whole, answered_ms=0), replace(whole, exposed={2: 1}, state=ReplicaState.INVALID)
     off = drills.called_off(replace(DAMAGED, deadline_ms=Ms(600_000)), "no answer", Ms(2_000))
     later = 2_000 + drills.NOTICED_MS
     assert told(off, (whole, later - 1)).running, "it may be noticed yet"
     assert told(off, (mute, later)).running, "it may be done yet"
+    assert told(off, (mute, later), (replace(whole, answered_ms=later), later)).running, "it was cut off until now"
     ended = told(off, (whole, later))
     assert (ended.stage, ended.why, ended.ended_ms) == (DrillStage.CALLED_OFF, "no answer", later)
     assert told(off, (damaged, 3_000), (damaged, later)).running, "it is repaired first"
