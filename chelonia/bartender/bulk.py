@@ -495,6 +495,7 @@ async def _serve(
             except CheloniaError as refused:
                 if not _has_moved(refused):
                     raise
+                refused.with_traceback(None)  # it becomes the context of the next error, and would hold this frame
                 answer = await _again(ports, operation, turn, request)
         return put(number, answer, None)
     except CheloniaError as raised:

@@ -1,7 +1,9 @@
 """Bulk calls: order among relatives, keys of elements, the recall rule, and when a call as a whole fails."""
 
 import asyncio
+import gc
 import tracemalloc
+import weakref
 from contextlib import AsyncExitStack
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chelonia.bartender.bulk import element_key, waves
+from chelonia.bartender.bulk import BulkOperation, ElementCall, answer_all, element_key, waves
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.errors import CheloniaError, Kind
@@ -397,3 +399,27 @@ async def test_entries_that_keep_changing_are_given_up(stage: Stage) -> None:
 async def test_an_empty_call_has_an_empty_answer(stage: Stage) -> None:
     assert await stage.bartender.stat(JOE, ()) == ()
     assert await stage.bartender.move(JOE, ()) == ()
+
+
+@scene
+async def test_an_element_that_fails_after_a_second_try_leaves_nothing_of_its_tries(stage: Stage) -> None:
+    """The error of the first try was the context of the last one. Its traceback held the frame that held both: the
+    bytes of a small file stayed until the garbage collector came."""
+
+    class Small(bytearray):
+        """Bytes of one try."""
+
+    tries = list[weakref.ref[Small]]()
+
+    async def act(_turn: ElementCall, _name: str) -> str:
+        data = Small(b"x")
+        tries.append(weakref.ref(data))
+        raise CheloniaError(Kind.CONFLICT if len(tries) == 1 else Kind.DENIED)
+
+    operation = BulkOperation("put", act, lambda _name, _text, error: error.kind.value, str)
+    gc.disable()
+    try:
+        assert await answer_all(stage.bartender._ports, JOE, operation, ("/f",)) == (Kind.DENIED.value,)
+        assert [tried() for tried in tries] == [None, None]
+    finally:
+        gc.enable()
