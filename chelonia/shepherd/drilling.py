@@ -18,6 +18,7 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.core.ids import Ms
 from chelonia.core.operations.shepherd import SHEPHERD
 from chelonia.core.ports.shepherd import Authority
 from chelonia.core.rights.access import check_access
@@ -38,6 +39,8 @@ class ShepherdDrills:
         self._node = node
         self._port = port
         self._drill = ""
+        self._called_off = ("", Ms(0))
+        """The damage that was called off last, and when."""
 
     async def obey(self, call: Call, order: ShepherdDrill) -> int:
         """Carry out a drill order; returns for how many more milliseconds this Shepherd is silent."""
@@ -46,8 +49,7 @@ class ShepherdDrills:
         match order.action:
             case DrillAction.STOP:
                 self._end_silence(order)
-                if order.reference:  # whether it was damaged is not known: a start since has forgotten the suspicion
-                    node.suspect(order.reference)
+                self._require_checked(order)
             case _ if order.drill == self._drill:
                 pass  # a repeat: it is done
             case DrillAction.SILENCE:
@@ -100,6 +102,17 @@ class ShepherdDrills:
             self._node.news.set()
             log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
         self._drill = order.drill  # its first order, should it come only now, is a repeat
+
+    def _require_checked(self, order: ShepherdDrill) -> None:
+        """Have a copy checked that may have been damaged: a start since then has forgotten the suspicion. Raises: BUSY
+        until that is done."""
+        node = self._node
+        if order.reference and self._called_off[0] != order.drill:
+            self._called_off = order.drill, node.ports.clock.now_ms()
+            node.suspect(order.reference)
+        held = node.index.get(order.reference)
+        if held is not None and held.alive and held.checked_ms < self._called_off[1]:
+            raise CheloniaError(Kind.BUSY, "drill", order.reference, "the copy that may be damaged is being checked")
 
     def _require_authority(self, call: Call, order: ShepherdDrill, refusal: str) -> None:
         if refusal:

@@ -39,8 +39,7 @@ MARGIN_MS: Final = 60_000
 LEFT_MIN: Final = 2
 """Fewest verified copies that a damaged one leaves, and fewest failure domains that a silent Shepherd leaves."""
 NOTICED_MS: Final = 60_000
-"""Time within which a damage is found and reported: its Shepherd checks the copy at once, again when the drill is
-called off. It may have been cut off before."""
+"""Time within which a damage is reported. Its Shepherd has checked the copy before it confirms that it does no more."""
 NAMES_SHOWN: Final = 3
 
 
