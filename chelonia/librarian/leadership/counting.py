@@ -120,8 +120,19 @@ class Counting:
                 return False
             while not await self._page([each for each in ids if is_uuid(each) or _is_upload(each)], totals):
                 pass
+            await self._tidied(ids)
             await self._on.world.clock.sleep(self._on.settings.survey_page_ms // 10)
         return True
+
+    async def _tidied(self, ids: Sequence[ObjectId]) -> None:
+        """Drop logs of counters that count by now: who was to drop them ended before."""
+        counters = [counter for each in ids if (counter := decide.counter_of_log(each))]
+        if counters:
+            # It is newer than `ids`: it has all counters whose logs had begun by then, but those that count since.
+            table = await self._quotas.table(self._on.call)
+            counting = {account.counting for account in table.accounts.values()}
+            for counter in [each for each in counters if each not in counting]:
+                await self._quotas.clear_log(self._on.call, counter)
 
     async def _page(self, ids: Sequence[ObjectId], totals: Mapping[str, Total]) -> bool:
         """Add up a page; False, with nothing added, when collections moved or quotas changed meanwhile."""

@@ -39,6 +39,7 @@ BORDER: Final = "quota border"
 """Change id of the element that rests on a collection being empty."""
 _USER, _TREE = "user ", "tree "
 _NONE: Final = "-"
+_LOG: Final = ":before"
 _UNBOUND: Final = Quota()
 DEFAULT: Final = _USER + EACH_USER
 """Property of the default quota. Its counter counts nothing: it states that all owners of files have an account."""
@@ -112,7 +113,13 @@ def counter_object(counter: str) -> ObjectId:
 
 def log_object(counter: str) -> ObjectId:
     """Return the log of a counter that is being counted: section `named`, by file what it counted before a change."""
-    return ObjectId(f"{QUOTA_PREFIX}{counter}:before")
+    return ObjectId(f"{QUOTA_PREFIX}{counter}{_LOG}")
+
+
+def counter_of_log(obj: ObjectId) -> str:
+    """Return the counter of a log; "" for any other object."""
+    is_log = obj.startswith(QUOTA_PREFIX) and obj.endswith(_LOG)
+    return obj.removeprefix(QUOTA_PREFIX).removesuffix(_LOG) if is_log else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,13 @@ from chelonia.core.ids import QUOTAS_OBJECT, ROOT, Dn, Guid, ObjectId, RequestKe
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Delete, MoveEntry, Undelete, Unlink, Unmake
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.elements import add, drop
+from chelonia.librarian.metadata.elements import add, drop, put
 from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.quotas.decide import (
     QuotaAccount,
     bounds_alone,
     counter_object,
+    log_object,
     parse_account,
     parse_accounts,
 )
@@ -355,6 +356,16 @@ async def test_counting_is_exact_while_files_come_and_go(b: Bench) -> None:
     use = await counted(b, of_joe())
     assert (use.bytes, use.files) == (60 * SIZE, 40)
     assert not [o for o in (await b.ahash.objects(LIBRARIAN)).ids if str(o).endswith(":before")]
+
+
+@played
+async def test_a_log_that_a_leader_left_behind_as_it_ended_goes_with_the_next_counting(b: Bench) -> None:
+    """It stayed for ever: nothing led to it any more."""
+    left = log_object("of a quota that counts")
+    records: tuple[Element, ...] = (put(left, "named", "a file", "-"), put(left, "named", "another", "7"))
+    await b.ahash.transact(LIBRARIAN, RequestKey(""), records)
+    await set_and_counted(b, of_joe(1000))
+    assert not (await b.stored(left)).exists
 
 
 @pytest.mark.expect_log("quota-wrong: that of /CN=joe said 19 bytes and 2 files, not 14 and 2")
