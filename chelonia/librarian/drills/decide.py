@@ -311,8 +311,9 @@ def _looked_at(drill: Drill, view: DrillView, now: Ms) -> Drill:
     drill = replace(drill, touched=max(drill.touched, view.touched), looks=looks)
     drill = _silence(drill, view, now) if drill.action is DrillAction.SILENCE else _corruption(drill, view, now)
     if drill.running and now > drill.deadline_ms:
-        left = sum(view.exposed.values())
-        why = drill.why or (f"{left} files are not whole yet" if left else "the Shepherd is not back yet")
+        left = sum(view.exposed.values()) or int(bool(drill.blob and drill.noticed_ms))
+        missed = "no damage was found" if drill.blob else "the Shepherd is not back yet"
+        why = drill.why or (f"{left} files are not whole yet" if left else missed)
         return replace(drill, stage=DrillStage.LATE, ended_ms=now, why=why)
     return drill
 

@@ -237,6 +237,9 @@ def test_damage_is_noticed_replaced_and_told_when_it_is_not() -> None:
     unseen = told(DAMAGED, (replace(alive, good=3), 1_100))
     assert unseen.running, "damage that nobody has noticed is not healed"
     assert told(DAMAGED, (damaged, 2_000), (damaged, 20_001)).stage is DrillStage.LATE
+    assert told(DAMAGED, (alive, 20_001)).why == "no damage was found", "its Shepherd was never away"
+    found = told(DAMAGED, (damaged, 2_000), (replace(damaged, exposed={}), 20_001))
+    assert found.why == "1 files are not whole yet", "a copy elsewhere does not count yet"
     assert told(DAMAGED, (replace(alive, wanted=0), 2_000)).why == "the file was deleted meanwhile"
 
 
