@@ -135,14 +135,15 @@ class LibrarianDrills:
         try:
             await self._send(drill, drill.action)
         except CheloniaError as error:
-            if error.kind in _UNKNOWN:
-                await self._store(drills.called_off(drill, str(error), self._on.wall))
-                cause = f"it is called off, and over once it is known that the Shepherd does not obey: {error}"
-            else:
-                await self._store(replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error)))
-                cause = f"it is called off, the Shepherd does not obey: {error}"
+            off = drills.called_off(drill, str(error), self._on.wall)
+            cause = "it is called off, and over once it is known that the Shepherd does not obey"
+            if error.kind not in _UNKNOWN:
+                off = replace(drill, stage=DrillStage.CALLED_OFF, ended_ms=self._on.wall, why=str(error))
+                cause = "it is called off, the Shepherd does not obey"
+            if not await self._store(off):
+                cause = "another Librarian leads repair now, and goes on with it"
             # never a kind that callers retry unseen
-            raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, cause) from error
+            raise CheloniaError(Kind.CONFLICT, "drill", drill.shepherd, f"{cause}: {error}") from error
         return self.own_status()
 
     async def _chosen(self, order: DrillOrder, scene: Scene) -> tuple[ServiceId, list[Holding]]:

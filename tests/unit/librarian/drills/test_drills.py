@@ -644,6 +644,10 @@ async def test_who_leads_no_more_says_of_no_drill_that_it_is_called_off() -> Non
         await p.until(lambda: leads(p.b.service), 60_000)
         assert (await p.b.service.drill(keyed("k", ADMIN), DrillOrder(DrillAction.STOP))).drill.recalled_ms
         await p.until(lambda: over(p))
+        p.shepherds[p.b.shepherds[0]].broken = "drill"
+        cut[0].stage = DrillStage.CALLED_OFF.value
+        with fails(Kind.CONFLICT, match=r"another Librarian leads repair.*it is not sound"):
+            await p.b.service.drill(ADMIN, order)
 
 
 @pytest.mark.expect_log("DRILL")
