@@ -197,13 +197,9 @@ def _judge_unlisted(
     elif cause is Cause.VERIFIED and not record:
         judged.fresh.add(blob_id)
         judged.unlisted.append(location.reference)
-        obj = shepherd_object(location.shepherd)
         fresh = (unset("locations", str(location)), isset("blob", "file"))
         judged.elements.append(put(blob.id, "locations", str(location), ReplicaState.ALIVE.value, *fresh))
-        record_it = file_record(location, blob_id)
-        judged.elements.append(
-            Element(obj, record_it.change, "file", location.reference, blob_id, (unset("file", location.reference),))
-        )
+        judged.elements.append(file_record(location, blob_id, anew=True))
     elif cause is not Cause.ERASED and not record:
         judged.unknown.append(location.reference)
 
