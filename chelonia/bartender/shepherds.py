@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from chelonia.bartender.settings import BartenderSettings
+from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_OFFLINE, Demand, lacks_room, shared
@@ -75,8 +76,8 @@ class Shepherds:
         self._ids = ids
         self._settings = settings
         self._nodes: tuple[NodeView, ...] = ()
-        self._holders = 0
-        """Shepherds that may hold copies for long."""
+        self._holders = bounds.REPLICAS_WANTED_MAX
+        """Shepherds that may hold copies for long; as many as anybody may want, until they are known."""
         self._fleet = Fleet(())
         self._distances: dict[ServiceId, tuple[bool, int]] = {}
         self._fetched_ms = -1
@@ -95,7 +96,8 @@ class Shepherds:
 
     async def shortage(self, call: Call, wanted: int) -> str:
         """Return a note if more copies are wanted than there are Shepherds to hold them, else ""."""
-        await self.nodes(call)
+        with suppress(CheloniaError):  # what it is noted of is done
+            await self.nodes(call)
         nodes = self._holders
         if wanted <= nodes:
             return ""

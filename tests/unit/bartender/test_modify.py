@@ -337,3 +337,24 @@ async def test_trouble_of_the_cluster_is_no_answer_to_a_change(stage: Stage, kin
         answered = error.kind.value
     seen = {Kind.CONFLICT: "", Kind.DENIED: Kind.UNAVAILABLE.value}  # tried again; not the user's
     assert answered == seen.get(kind, kind.value)
+
+
+@pytest.mark.parametrize("what", ["write", "modify"])
+@scene
+async def test_a_change_that_is_done_does_not_fail_for_its_note(stage: Stage, what: str) -> None:
+    """The note says whether there are Shepherds enough. Where they could not be read any more, their error was the
+    answer."""
+    await stage.add_shepherds("s1", "s2")
+    await stage.put_file("/f", needed=0)
+
+    async def late() -> None:
+        stage.bartender._ports.shepherds._fetched_ms = -1
+        stage.between.after["nodes"] = CheloniaError(Kind.UNAVAILABLE, "nodes")
+
+    stage.between.before["commit_file" if what == "write" else "set_wanted"] = late
+    if what == "write":
+        (answer,) = await stage.bartender.files.apply(JOE, (Write(at("/g"), inline=Inline(b"x", 2)),))
+        assert isinstance(answer, Done)
+    else:
+        assert await stage.modify("/f", "set", "states", "neededReplicas", "2") == "set"
+    assert not stage.between.after
