@@ -85,6 +85,7 @@ class ShepherdDrills:
         trouble = node.disk.trouble or node.disk.refused
         if trouble:
             raise CheloniaError(Kind.CONFLICT, "drill", node.id, f"it is not sound: {trouble}")
+        self._require_time(order)
         duration_ms = min(max(order.duration_ms, 0), bounds.DRILL_MS_MAX)
         self._drill = order.drill
         node.silent_until_ms = node.ports.clock.monotonic_ms() + duration_ms
@@ -102,6 +103,13 @@ class ShepherdDrills:
             self._node.news.set()
             log.warning("DRILL %s: this Shepherd answers again, by order", order.drill)
         self._drill = order.drill  # its first order, should it come only now, is a repeat
+
+    def _require_time(self, order: ShepherdDrill) -> None:
+        """Refuse an order that comes when its drill is over, as after a cut. Raises: CONFLICT."""
+        if 0 < order.ends_ms <= self._node.ports.clock.now_ms():
+            over = f"drill {order.drill} is over by the clock here, so nobody would watch it"
+            cause = f"{over}; if it has just begun, set that clock"
+            raise CheloniaError(Kind.CONFLICT, "drill", self._node.id, cause)
 
     def _require_checked(self, order: ShepherdDrill) -> None:
         """Have a copy checked that may have been damaged: a start since then has forgotten the suspicion. Raises: BUSY
@@ -127,6 +135,7 @@ class ShepherdDrills:
         self._require_authority(call, order, authorities.revoked(node.state, position))
         if order.drill == self._drill:
             return  # a repeat has overtaken it
+        self._require_time(order)
         held = node.index.get(order.reference)
         if held is None or not held.alive or not held.committed or held.blob != order.blob or held.size < 1:
             raise CheloniaError(Kind.NOT_ALIVE, "drill", order.reference, "no such copy is here, whole and committed")

@@ -146,7 +146,8 @@ class DrillStatus(msgspec.Struct, frozen=True):
 class ShepherdDrill(msgspec.Struct, frozen=True):
     """The repair leader's order to one Shepherd, which obeys it only with the authority that an erasure needs.
 
-    `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to damage.
+    `duration_ms`: of a silence; the Shepherd ends it by itself. `reference`, `blob`: the copy to damage. `ends_ms`: the
+    drill's deadline, when nobody watches any more; 0: older software does not say.
     """
 
     action: DrillAction
@@ -155,3 +156,4 @@ class ShepherdDrill(msgspec.Struct, frozen=True):
     duration_ms: int = 0
     reference: ReferenceId = ReferenceId("")
     blob: BlobId = BlobId("")
+    ends_ms: Ms = Ms(0)

@@ -205,7 +205,8 @@ class LibrarianDrills:
         """Send the Shepherd its order. Raises: the Shepherd's errors, NETWORK, TIMEOUT."""
         position = await self._on.records.refresh_position(self._on.call.strongly())
         order = ShepherdDrill(
-            action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob
+            action, drill.id, position, drill.until_ms - drill.began_ms, drill.reference, drill.blob,
+            drill.deadline_ms,
         )  # fmt: skip
         request = self._on.world.directory.shepherd(drill.shepherd).drill(self._on.call, order)
         await within(self._on.world.clock, max(self._on.settings.lease_ms, OBEY_MS), request)

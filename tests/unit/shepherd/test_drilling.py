@@ -9,7 +9,7 @@ from chelonia.core.cluster.drills import DrillAction, ShepherdDrill
 from chelonia.core.cluster.position import Position
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.errors import Kind
-from chelonia.core.ids import BlobId
+from chelonia.core.ids import BlobId, Ms
 from chelonia.core.ports.shepherd import GetRequest, ScrubOrder
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import virtual
@@ -201,6 +201,21 @@ def test_a_damage_is_called_off_once_its_copy_was_checked(done: bool) -> None:
         assert await world.state_of(reference) == ("invalid" if done else "alive")
 
     scenario()
+
+
+@running
+async def test_an_order_that_comes_after_its_drill_is_over_is_not_obeyed(world: World) -> None:
+    """A connection that was cut off, or a process that stood still, brings it when nobody watches any more."""
+    reference = await world.store(DATA)
+    await world.pass_ms(2_000)
+    over = Ms(world.clock.now_ms())
+    assert await kind_of(world.service.drill(LIBRARIAN, replace(SILENCE, ends_ms=over))) is Kind.CONFLICT
+    late = replace(CORRUPT, reference=reference, ends_ms=Ms(over + 1_000))
+    await world.stop()
+    within(world, "identity", lambda: world.pass_ms(1_000))
+    assert await kind_of(world.service.drill(LIBRARIAN, late)) is Kind.CONFLICT
+    assert world.blobs.data(reference) == DATA
+    await world.service.status(ADMINISTRATOR)
 
 
 @pytest.mark.expect_log("DRILL d1")

@@ -439,7 +439,8 @@ async def test_a_damage_that_a_shepherd_never_heard_of_keeps_no_other_drill_wait
         await p.until(lambda: over(p), 2 * drills.NOTICED_MS)
         assert (await status(p)).drill.stage is DrillStage.CALLED_OFF
         assert one.drilled[-1].action is DrillAction.STOP
-        assert (await p.b.service.drill(ADMIN, order)).drill.running
+        begun = (await p.b.service.drill(ADMIN, order)).drill
+        assert (begun.running, one.drilled[-1].ends_ms) == (True, begun.deadline_ms)
 
 
 @pytest.mark.expect_log("DRILL")
