@@ -393,7 +393,7 @@ class LibrarianService:
             cause = "a rebuild is under way; repair when `chelonia admin rebuild` has ended"
             raise CheloniaError(Kind.CONFLICT, "fsck", cause=cause)
         mended = await self._parts.fsck.mend(call, findings)
-        if any(each.done for each in mended):  # a mend changes names and sizes without counting them
+        if findings:  # a mend changes names and sizes without counting; if this is a repeat, the first try made them
             await self._parts.names.quotas.recount(call)
         return mended
 

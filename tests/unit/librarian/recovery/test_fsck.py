@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import parse_upload
 from chelonia.core.contents.uploads import CommitFile, CopyFile, OpenUpload, PutPart
@@ -31,6 +32,7 @@ from chelonia.core.ports.librarian import Delete, Finding, Mended, MoveEntry, Se
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.contents import content_of
 from chelonia.librarian.metadata.elements import drop, erase, put
+from chelonia.librarian.namespace.quotas.act import Quotas
 from chelonia.librarian.namespace.trash import discard_content, due_key, forget
 from chelonia.librarian.recovery import fsck, invariants
 from chelonia.librarian.recovery.mends import LOST_FOUND
@@ -631,6 +633,28 @@ async def test_each_finding_of_a_keyed_call_is_mended(stage: Stage) -> None:
     answers = await stage.bench.service.mend(ADMIN.keyed(RequestKey("k1")), tuple(await faults(stage.bench)))
     assert [answer.done for answer in answers] == [True, True]
     assert await faults(stage.bench) == []
+
+
+async def test_a_repair_that_is_repeated_has_quotas_counted_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, stage: Stage
+) -> None:
+    """The first try broke off between the repair and the order to count. The next one found nothing to repair, and
+    counted nothing: quotas were wrong from then on."""
+    counts, recount = list[Call](), Quotas.recount
+
+    async def troubled(quotas: Quotas, call: Call) -> None:
+        counts.append(call)
+        if len(counts) == 1:
+            raise CheloniaError(Kind.UNAVAILABLE, "recount")
+        await recount(quotas, call)
+
+    await _name_dangling(stage)
+    found = await faults(stage.bench)
+    monkeypatch.setattr(Quotas, "recount", troubled)
+    with fails(Kind.UNAVAILABLE):
+        await mended(stage.bench, found)
+    assert await mended(stage.bench, found) == [Mended(False, "it is not so any more")]
+    assert len(counts) == 2
 
 
 # --- a live cluster -------------------------------------------------------------------------------------------------
