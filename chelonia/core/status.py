@@ -85,6 +85,7 @@ PHRASES: dict[str, Phrases] = {
             _K.NOT_ALIVE: "error while getting TURL (file is not alive)",
             _K.NO_PROTOCOL: f"error while getting TURL ({NO_SUPPORTED_PROTOCOL})",
             _K.NETWORK: "error while getting TURL (network)",
+            _K.NOT_SUPPORTED: "error while getting TURL ({cause})",  # the original's clients read nothing else
             _K.IN_MOUNTPOINT: GATEWAY_ABSENT,
         },
     ),

@@ -3,6 +3,9 @@
 joe owns the root; eve has no right anywhere. Vectors of reports and replicas are the Librarian's and the Shepherd's.
 """
 
+from chelonia.core.contents.extents import Extent
+from chelonia.core.names import parse_ln
+from chelonia.core.ports.files import INLINED, Content, Done, Inline, Splice
 from tests.support.stage import EVE, JOE, Stage, scene
 
 # --- changed ---------------------------------------------------------------------------------------------------------
@@ -39,6 +42,21 @@ async def test_changed_the_root_cannot_be_unmade(stage: Stage) -> None:
     """The original removed it when empty, and the next caller owned everything."""
     assert await stage.name_op("unmakeCollection", "/") == "denied"
     assert (await stage.list("/"))[0] == "found"
+
+
+@scene
+async def test_changed_a_file_of_several_blobs_has_no_turl(stage: Stage) -> None:
+    """The original knew files of one replica alone. Its clients read the status, so this names the other way."""
+    await stage.add_shepherds("s1", "s2")
+    await stage.file("/f")
+    assert (await stage.get_file("/f")).status == "done"
+    append = Splice(parse_ln("/f"), Content((Extent(5, 3, INLINED),), size=8, inline=Inline(b"end")))
+    (done,) = await stage.bartender.files.apply(JOE, (append,))
+    assert isinstance(done, Done), done
+    got = await stage.get_file("/f")
+    assert (got.kind, got.turl) == ("not-supported", "")
+    assert got.status.startswith("error while getting TURL (")
+    assert "GET it at the plain HTTPS door" in got.status
 
 
 # --- kept ------------------------------------------------------------------------------------------------------------
