@@ -444,6 +444,22 @@ async def test_small_files_of_one_call_are_read_from_one_shepherd_and_from_anoth
         assert sum(len(shepherd.callers) for shepherd in stage.shepherds.values()) <= 1 + len(silent)
 
 
+@pytest.mark.parametrize("further", [2, 0])
+@scene
+async def test_tickets_for_reading_come_without_asking_every_holder(stage: Stage, further: int) -> None:
+    await stage.add_shepherds("s1", "s2", "s3", "s4")
+    stage.bartender = stage.another_bartender(replace(stage.settings, fallback_turls=further))
+    assert isinstance(await write(stage, 4), Done)
+    assert len((await stage.stat("/f"))["locations"]) == 4
+    for shepherd in stage.shepherds.values():
+        shepherd.callers.clear()
+    got = await stage.get_file("/f")
+    (looked,) = await stage.bartender.files.look(JOE, (Look(at("/f"), Want.SOURCES),))
+    assert isinstance(looked, Looked)
+    assert (1 + len(got.turls), len(looked.sources)) == (1 + further, 1 + further)
+    assert sum(len(shepherd.callers) for shepherd in stage.shepherds.values()) == 2 * (1 + further)
+
+
 @scene
 async def test_more_copies_than_shepherds_are_remarked_on(stage: Stage) -> None:
     await stage.add_shepherds("s1", "s2")
