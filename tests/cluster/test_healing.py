@@ -148,6 +148,80 @@ async def test_a_requested_scrub_names_each_harm_and_all_are_repaired(own_cluste
         assert admin(cluster, "scrub", "--path", "/asked/flip", code=0)["damaged"] == 0
 
 
+def segments_with(cluster: Cluster, name: str, data: bytes) -> list[tuple[Path, int]]:
+    """The segments of a Shepherd that have these bytes, and where."""
+    found = [(path, path.read_bytes().find(data)) for path in (cluster.data_dir(name) / "segments").glob("*.segment")]
+    return [(path, at) for path, at in found if at >= 0]
+
+
+async def test_damage_within_a_segment_is_found_by_a_scrub_and_costs_only_its_replica(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster, victim = own_cluster(), "shepherd1"
+    cluster.reconfigure(victim, shepherd={"tuning": {"scrub_period_ms": 3_600_000}})  # the round is kept out of it
+    await cluster.until_serving(*cluster.shepherd_names)
+    cluster.expect_log("replica is invalid")
+    files = {f"/small/{number}": f"small file {number}\n".encode() * 500 for number in range(5)}
+    async with cluster.client("user") as client:
+        await client.make_collection("/small")
+        for ln, data in files.items():
+            await put(client, ln, data, 3)
+        before = {ln: set(await until_live(client, ln, 3)) for ln in files}
+        harmed = "/small/2"
+        [(segment, at)] = segments_with(cluster, victim, files[harmed])
+        with segment.open("r+b") as file:
+            file.seek(at + 1000)
+            file.write(bytes([files[harmed][1000] ^ 1]))
+        told = admin(cluster, "scrub", "--path", "/small", "-r")
+        assert (told["damaged"], told["checked"]) == (1, 3 * len(files)), told
+
+        async def given_up() -> bool:
+            return not before[harmed] <= set(await locations(client, harmed))
+
+        await poll_async(given_up, 60.0, tolerate=Away, what="the damaged replica has no place any more")
+        for ln, data in files.items():
+            places = await until_live(client, ln, 3)
+            assert await fetch(client, ln) == data
+            lost = {cluster.named(place) for place in before[ln] - set(places)}
+            assert lost == ({victim} if ln == harmed else set()), ln
+        assert admin(cluster, "scrub", "--path", "/small", "-r", code=0)["damaged"] == 0
+        assert segments_with(cluster, victim, files[harmed]), "its new copy is small too"
+
+
+async def test_small_replicas_that_are_files_move_into_segments_and_stay_what_they_are(
+    own_cluster: Callable[..., Cluster],
+) -> None:
+    cluster = own_cluster(small_as_files=True)
+    small = {f"/moved/{number}": f"small file {number}\n".encode() * 500 for number in range(9)}
+    files = small | {"/moved/large": bytes(range(250)) * 400}
+    async with cluster.client("user") as client:
+        await client.make_collection("/moved")
+        for ln, data in files.items():
+            await put(client, ln, data, 3)
+        before = {ln: await until_live(client, ln, 3) for ln in files}
+    assert all(cluster.replica_file(place).exists() for places in before.values() for place in places)
+    assert not any(segments_with(cluster, name, b"") for name in cluster.shepherd_names)
+
+    assert cluster.stop() == 0
+    cluster.small_as_files = False
+    cluster.start()
+    async with cluster.client("user") as client:
+        for _ in ("while they move", "then"):
+            for ln, data in files.items():
+                assert await fetch(client, ln) == data
+
+            def moved() -> bool:
+                return not any(cluster.replica_file(place).exists() for ln in small for place in before[ln])
+
+            await poll_async(moved, 120.0, interval=0.5, what="no small replica is a file")
+        for ln in files:
+            assert await until_live(client, ln, 3) == before[ln]
+    assert all(cluster.replica_file(place).exists() for place in before["/moved/large"])
+    assert all(segments_with(cluster, name, data) for name in cluster.shepherd_names for data in small.values())
+    moving = [row for row in admin(cluster, "jobs", code=0)["results"] if row["job"] == "segments"]
+    assert [row["bugs"] for row in moving] == [0] * len(cluster.shepherd_names), moving
+
+
 def admin(cluster: Cluster, *words: str, code: int = 1) -> dict[str, Any]:
     """Run `chelonia admin` with --json."""
     argv = [sys.executable, "-m", "chelonia_clients.cli", "--cluster", str(cluster.root / "cluster.json")]
