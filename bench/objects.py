@@ -3,7 +3,7 @@
 Three Shepherds, three copies wanted, two of them durable before the answer; mutual TLS, syncs and intervals as in
 production. Each block waits for the third copies, which a put leaves for later, and `put_and_copies` counts them. `bulk
 delete`: as many are put again, and removed 1 000 at once. A collection of 100 000 names, which are records alone, is
-listed as a whole. CHELONIA_BENCH_S3_PEER: as in `s3`; it is measured in turn, by signed requests.
+listed as a whole. Peers: as in `s3`; they are measured in turn, by signed requests.
 
 Before that comes the store alone, in this process, on one disk. Batches of 16 replicas as files and in segments are
 settled and erased in turn.
@@ -30,6 +30,7 @@ from cluster import Running
 from experiment import Outcome, Setup
 from intervals import median_interval
 from machine import Cost, medians, meter, side_by_side
+from peers import peers
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
@@ -54,16 +55,16 @@ async def run(setup: Setup) -> Outcome:
     results: dict[str, Any] = {"size": SIZE, "stores": await _stores(setup, 10 if setup.quick else 40)}
     for way, told in results["stores"].items():
         setup.say(f"  {way:8} " + ", ".join(f"{what} {ms:.3f} ms" for what, ms in told.items()) + " a replica")
-    named, costs, seen = s3.peer(), Costs(), Costs()
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
-        await _measured(setup, blocks, costs, s3.S3Session(named, http) if named else None, seen)
-    for name, told in (("chelonia", costs), (named.name if named else "", seen)):
+    with peers(setup.scratch) as (named, skipped):
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            costs = await _measured(setup, blocks, [s3.S3Session(each, http) for each in named])
+    for name, told in costs.items():
         results[name] = {at_once: {op: medians(each) for op, each in ops.items()} for at_once, ops in told.items()}
         for at_once, ops in results[name].items():
             for op, figures in ops.items():
                 setup.say(f"  {name:10} {op:14} {at_once:>4} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
                           f"servers {figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
-    return Outcome(results, skipped=[] if named else [s3.NO_PEER])
+    return Outcome(results, skipped=skipped)
 
 
 def _count(at_once: int) -> int:
@@ -109,7 +110,9 @@ def _replica() -> SmallReplica:
 # --- this cluster ---------------------------------------------------------------------------------------------------
 
 
-async def _measured(setup: Setup, blocks: int, costs: Costs, peer: s3.S3Session | None, seen: Costs) -> None:
+async def _measured(setup: Setup, blocks: int, sessions: list[s3.S3Session]) -> dict[str, Costs]:
+    """The costs of this cluster and of each peer."""
+    costs, seen = Costs(), {peer.server.name: Costs() for peer in sessions}
     async with (
         cluster.dev(setup.scratch, 3, steady=True) as running,
         running.client() as client,
@@ -117,16 +120,19 @@ async def _measured(setup: Setup, blocks: int, costs: Costs, peer: s3.S3Session 
     ):
         await client.make_collection("/objects")
         await _block(running, client, asking, 4, "warm")
-        if peer is not None:
+        for peer in sessions:
             await peer.ask("PUT", f"/{s3.BUCKET}")
         for block in range(blocks):
             for at_once in AT_ONCE:
                 told = await _block(running, client, asking, at_once, f"{at_once}-{block}")
                 for name, cost in told.items():
                     costs.setdefault(str(at_once), {}).setdefault(name, []).append(cost)
-                if peer is not None:
-                    await s3.small(peer, seen.setdefault(str(at_once), {}), at_once, f"{at_once}-{block}")
+                for peer in sessions:
+                    await s3.small(
+                        peer, seen[peer.server.name].setdefault(str(at_once), {}), at_once, f"{at_once}-{block}"
+                    )
         await _listed(running, client, 2_000 if setup.quick else 100_000, blocks, costs.setdefault("1", {}))
+    return {"chelonia": costs, **seen}
 
 
 async def _listed(running: Running, client: Client, count: int, blocks: int, costs: dict[str, list[Cost]]) -> None:

@@ -5,8 +5,8 @@ are signed (Version 4, payload unsigned) and go over connections that are kept. 
 After a put, the next operation waits for the copies that its answer did not wait for; `PUT ..., with copies` counts
 their CPU too.
 
-CHELONIA_BENCH_S3_PEER: `<name> <url> <key> <secret> <pid>...` of a server that runs already, its processes counted.
-Without it only this cluster is measured, and the output says so.
+Peers: MinIO and SeaweedFS as far as they are on PATH, and the server of CHELONIA_BENCH_S3_PEER (`peers`). The output
+names those that are missing.
 CHELONIA_BENCH_OBJECTS: small objects a block (by default 20 times as many as are at once, at least 200).
 CHELONIA_BENCH_S3_LISTED: keys that are listed (here made as records alone, in place of uploads).
 CHELONIA_BENCH_S3_MIB: the size of large objects.
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ import listing
 from ahash_group import Doors, urls
 from experiment import Outcome, Setup
 from machine import Cost, load, medians, meter, resident_mib, side_by_side
+from peers import S3Server, peers
 from yarl import URL
 
 from chelonia.core.ids import Dn
@@ -45,22 +47,7 @@ AT_ONCE, LARGE_AT_ONCE = (16, 64), 4
 BLOCKS_MAX = 5
 AGAIN_MAX = 8
 OWN, BUCKET, LISTED = "chelonia", f"bench-s3-{os.getpid()}", f"bench-s3-listed-{os.getpid()}"
-NO_PEER = "no peer: CHELONIA_BENCH_S3_PEER names none"
 DAY = "us-east-1/s3/aws4_request"
-
-
-@dataclass(frozen=True, slots=True)
-class S3Server:
-    """A server to measure: its URL, the user's keys, and its processes."""
-
-    name: str
-    url: str
-    key: str
-    secret: str
-    pids: Callable[[], tuple[int, ...]]
-    dn: str = ""
-    settled: Callable[[], Awaitable[None]] | None = None
-    """Returns when all copies of earlier puts are made; None: the answer to a put waits for all."""
 
 
 @dataclass(slots=True)
@@ -110,13 +97,11 @@ async def run(setup: Setup) -> Outcome:
     """Measure, in turn."""
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
     costs: Costs = {}
-    skipped = []
-    async with cluster.dev(setup.scratch, 3, steady=True) as running, running.administrator() as asking:
-        servers = [replace(own(running), settled=lambda: cluster.all_copied(asking))]
-        if named := peer():
-            servers.append(named)
-        else:
-            skipped.append(NO_PEER)
+    async with AsyncExitStack() as stack:
+        named, skipped = stack.enter_context(peers(setup.scratch))
+        running = await stack.enter_async_context(cluster.dev(setup.scratch, 3, steady=True))
+        asking = await stack.enter_async_context(running.administrator())
+        servers = [replace(own(running), settled=lambda: cluster.all_copied(asking)), *named]
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             sessions = [S3Session(each, http) for each in servers]
             for session in sessions:
@@ -145,12 +130,6 @@ async def run(setup: Setup) -> Outcome:
                       f"{figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
     setup.say(f"  load average {load()}")
     return Outcome(results, skipped=skipped)
-
-
-def peer() -> S3Server | None:
-    """The server that CHELONIA_BENCH_S3_PEER names."""
-    told = os.environ.get("CHELONIA_BENCH_S3_PEER", "").split()
-    return S3Server(told[0], *told[1:4], lambda: tuple(map(int, told[4:]))) if told else None
 
 
 def own(running: cluster.Running) -> S3Server:
