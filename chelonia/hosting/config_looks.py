@@ -93,13 +93,17 @@ def _unwritable_paths(config: NodeConfig) -> Iterator[CheloniaError]:
 
 
 def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
-    """Yield a problem if the key is of another certificate, or that one is not valid now or not the replica's."""
+    """Yield a problem if the key is of another certificate, or that one is not valid now or not the replica's. Another
+    problem is a CA that may not vouch for services."""
     own = TlsSettings(Path(config.tls.cert), Path(config.tls.key), ca_dir=Path(config.tls.ca_dir))
     try:
-        dn = identity_of_chain(load_own_chain(own, now_ms)).dn
+        identity = identity_of_chain(load_own_chain(own, now_ms))
     except CheloniaError as error:
         yield bad("tls.key" if error.kind is Kind.BAD_CONFIG else "tls.cert", f"{error.subject}: {error.cause}")
         return
+    dn, issuers = identity.dn, config.trust.issuers
+    if issuers and identity.issuer not in issuers:
+        yield bad("trust.issuers", f"{config.tls.cert} is of {identity.issuer}, which other nodes refuse: name it too")
     replicas, own_id = (config.ahash.replicas, config.ahash.replica_id) if config.ahash else ((), 0)
     for entry in replicas:
         if entry.id == own_id and entry.dn != dn:

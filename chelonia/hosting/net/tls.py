@@ -68,7 +68,8 @@ TRUST_FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Largest file of a trust directory: the largest CRLs of grid CAs are a few MiB."""
 X509_V_ERR_CERT_HAS_EXPIRED: Final = 10
 UNLIMITED: Final = (
-    "it has no signing policy, so it may issue every name: write one, or name the other in [trust] issuers"
+    "it has no signing policy, so it may issue every name (but those that [trust] issuers keeps for other CAs): "
+    "write one"
 )
 _KEY_MODES: Final = (0o400, 0o600)
 _TRUST_FILE: Final = r"[0-9a-f]{8}\.r?[0-9]{1,3}\Z|.*\.signing_policy\Z"

@@ -29,7 +29,7 @@ from chelonia.hosting.net.certificates import (
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import explain_file
-from chelonia.hosting.net.identity import is_for, name_from_dn, names_of, render_dn
+from chelonia.hosting.net.identity import identity_of_chain, is_for, name_from_dn, names_of, render_dn
 from chelonia.hosting.net.tls import TlsSettings, load_trust
 from chelonia.hosting.setup import host_files
 from chelonia.hosting.setup.cli_ca import base_of, host_subject
@@ -120,7 +120,8 @@ def _init(options: argparse.Namespace) -> int:
     replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
     founded = host_files.founded_before(places, owner)
     cluster_id = founded or SystemIds().uuid()
-    cluster = ClusterFacts(cluster_id, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
+    facts = (cluster_id, options.port, (administrator,), hosts, replicas, options.round_trip_ms)
+    cluster = ClusterFacts(*facts, _issuers(options, places, administrator))
     host = HostFacts(name, dn, 1, options.domain)
     host_files.check_free_of_shepherd(host, cluster, places, "init")
     if not founded:
@@ -224,6 +225,32 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
     write_file(cert, chain_pem(issued.chain), 0o444)
     print(f"administrator {issued.dn}; {cert} and userkey.pem were made")
     return issued.dn
+
+
+def _issuers(options: argparse.Namespace, places: HostPaths, administrator: Dn) -> tuple[Dn, ...]:
+    """Return the only CAs whose certificates may act as hosts and administrators.
+
+    Empty, with a message, while they are not known: hosts of other sites may have other CAs. An administrator who is
+    only named here may have any.
+    """
+    found = [_issuer(places.cert)]
+    elsewhere = options.site_certificate
+    if not elsewhere:
+        ca = CertificateAuthority.load(places.grid).issued.dn
+        found.append(ca)
+        if not options.administrator.startswith("/"):
+            found.append(_issuer(Path.home() / ".globus" / "usercert.pem"))
+        elif load_trust(TlsSettings(ca_dir=places.ca_dir)).beyond(ca, administrator):
+            elsewhere = True
+    if not elsewhere:
+        return tuple(dict.fromkeys(found))
+    print("issuers       any CA here may vouch for administrators and hosts, until [trust] issuers in both")
+    print(f"              configurations names theirs; this host's is {found[0]}")
+    return ()
+
+
+def _issuer(cert: Path) -> Dn:
+    return identity_of_chain(tuple(x509.load_pem_x509_certificates(cert.read_bytes()))).issuer
 
 
 def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> None:

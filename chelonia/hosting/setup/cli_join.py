@@ -44,7 +44,7 @@ from chelonia.hosting.net.certificates import (
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia.hosting.net.credentials import CredentialSurroundings, explain_chain, find_credential
-from chelonia.hosting.net.identity import has_issued, name_from_dn, subject_dn
+from chelonia.hosting.net.identity import has_issued, identity_of_chain, name_from_dn, subject_dn
 from chelonia.hosting.net.rpc_client import RetryLimits, open_link, remote_ahash, remote_librarian
 from chelonia.hosting.net.tls import TlsSettings, TlsStore, load_trust
 from chelonia.hosting.setup import admission, host_files
@@ -239,7 +239,17 @@ def _own_ca(places: HostPaths, core: NodeConfig) -> CertificateAuthority:
             "and put the directory `ca` of the CA that has taken its place there"
         )
         raise CheloniaError(Kind.BAD_CONFIG, "admit", str(places.grid / "ca"), cause)
+    _check_issuer(core, _own(ca)[0])
     return ca
+
+
+def _check_issuer(core: NodeConfig, ca: Dn) -> None:
+    """Raises: BAD_CONFIG when the nodes refuse hosts of a CA that they trust for users."""
+    if core.trust.issuers and ca not in core.trust.issuers:
+        cause = (
+            f"[trust] issuers does not name {ca}: all nodes would refuse its hosts; name it on each, and restart that"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "admit", cause=cause)
 
 
 def _own(ca: CertificateAuthority) -> tuple[Dn, CertificatePublicKeyTypes]:
@@ -341,6 +351,7 @@ class _Desk:
         chain: tuple[x509.Certificate, ...] = ()
         if self._home.ca is None or request.certificate:
             chain = self._certified(request, csr)
+            _check_issuer(self._home.core, identity_of_chain(chain).issuer)
         expected = await self.look(subject_dn(chain[0]) if chain else self._subject())
         await self._approved(expected.dn, admission.fingerprint(csr), origin)
         if self._home.ca is not None and not chain:
@@ -404,11 +415,7 @@ class _Desk:
         return await self._ahash.status(call.strongly())
 
     def _offer(self, dn: Dn, chain: tuple[x509.Certificate, ...], status: AHashStatus) -> Offer:
-        home = self._home
-        ca, crl = "", ""
-        if home.ca is not None:
-            ca = chain_pem([home.ca.certificate]).decode()
-            crl = (home.places.grid / "ca" / "crl.pem").read_text()
+        home, ca = self._home, self._home.ca
         return Offer(
             dn=dn,
             cluster=status.position.cluster,
@@ -418,10 +425,11 @@ class _Desk:
             hosts=tuple(dict.fromkeys((*home.hosts, *hosts_of(view.address for view in status.replicas), self._name))),
             administrators=tuple(map(Dn, home.core.trust.administrators)),
             bartender_secret=_secret(home.core),
-            certificate=chain_pem(chain).decode() if home.ca is not None else "",
-            ca=ca,
-            crl=crl,
+            certificate=chain_pem(chain).decode() if ca is not None else "",
+            ca=chain_pem([ca.certificate]).decode() if ca is not None else "",
+            crl=(home.places.grid / "ca" / "crl.pem").read_text() if ca is not None else "",
             round_trip_ms=settings_of(home.ahash).round_trip_ms,
+            issuers=tuple(map(Dn, home.core.trust.issuers)),
         )
 
 

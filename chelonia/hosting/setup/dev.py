@@ -410,7 +410,7 @@ class DevCluster:
         service_dn = dn_of(self._file("service-cert"), self._file("service-key"))
         services.append(TrustedService("librarian", "https://localhost/Librarian/service", service_dn))
         admin = dn_of(self._file("admin-cert"), self._file("admin-key"))
-        return TrustSection((admin,), tuple(services))
+        return TrustSection((admin,), tuple(services), (CA_SUBJECT,))
 
     def _data(self, place: DevNode) -> str:
         name = f"ahash{place.replica or ''}" if place.core else place.name

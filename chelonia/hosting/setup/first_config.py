@@ -87,7 +87,7 @@ class HostPaths:
 
 class ClusterFacts(msgspec.Struct, frozen=True):
     """Facts common to all hosts of a cluster. `hosts`: their names, those to come included. `replicas`: the A-Hash's;
-    `round_trip_ms`: longest between them."""
+    `round_trip_ms`: longest between them. `issuers`: the CAs of hosts and administrators, empty: any."""
 
     cluster: str
     port: int
@@ -95,6 +95,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...]
     replicas: tuple[ReplicaEntry, ...]
     round_trip_ms: int = bounds.ROUND_TRIP_MS
+    issuers: tuple[Dn, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ def shepherd_config(host: HostFacts, cluster: ClusterFacts, places: HostPaths) -
 def _trust(host: HostFacts, cluster: ClusterFacts, *names: str) -> TrustSection:
     """Return the trust in the administrators, and in these services of the host."""
     services = (TrustedService(name.lower(), url(host.name, cluster.port, name), host.dn) for name in names)
-    return TrustSection(cluster.administrators, tuple(services))
+    return TrustSection(cluster.administrators, tuple(services), cluster.issuers)
 
 
 def _tls(places: HostPaths) -> TlsSection:

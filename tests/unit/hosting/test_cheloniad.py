@@ -47,6 +47,7 @@ def with_files(root: Path) -> str:
     assert main(["ca", "host", "--dir", str(root), "localhost"]) == 0
     text = (CONF / "shepherd.toml").read_text().replace("/etc/grid-security", str(root))
     text = text.replace("/var/lib/chelonia", str(root))
+    text = text.replace("/DC=org/O=Example/CN=Example Test CA", str(CertificateAuthority.load(root).issued.dn))
     return re.sub(r"[a-z0-9]+\.example\.org", "localhost", text)
 
 
@@ -112,6 +113,7 @@ def test_files_that_a_configuration_names_are_looked_at(capsys: pytest.CaptureFi
         (("https://localhost:60002/Librarian", "http://localhost:60002/Librarian"), "is no https:// URL"),
         (("https://localhost:60002/Librarian", "https://fd00::4:60002/Librarian"), "is no https:// URL"),
         (("administrators = [", 'administrators = ["CN=Dev Admin", '), "'CN=Dev Admin' is no DN"),
+        (("/CN=Chelonia Test CA", "/CN=Other CA"), "hostcert.pem is of /O=Grid/O=Chelonia Test/CN=Chelonia Test CA"),
         (
             ('data_url = "https', 'data_url = "http'),
             "shepherd.data_url: bad-config: 'http://localhost:60004' is no https",

@@ -133,6 +133,32 @@ def test_secrets_are_closed_to_others_and_configurations_to_their_daemon(tmp_pat
         assert {path.stat().st_uid for path in (at.core, at.shepherd, at.conf, at.grid / "ca" / "cakey.pem")} == {0}
 
 
+def test_only_the_ca_of_the_cluster_and_the_administrators_vouch_for_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another CA that is trusted later, for users, can name nobody an administrator or a service."""
+    at, globus = places(tmp_path), tmp_path / "home" / ".globus"
+    own = "/O=Grid/O=Chelonia/CN=Chelonia CA"
+    assert init(tmp_path) == 0
+    assert [load_config(path).trust.issuers for path in (at.core, at.shepherd)] == [(own,)] * 2
+    for path in (at.core, at.shepherd):
+        path.unlink()
+    assert init(tmp_path, "--administrator", "/O=Grid/O=Chelonia/CN=Anna Admin") == 0
+    assert load_config(at.core).trust.issuers == (own,)
+    for path in (at.core, at.shepherd, globus / "usercert.pem", globus / "userkey.pem"):
+        path.unlink()
+    site = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
+    site.issue_user("/DC=org/CN=Anna Admin", real_now_ms()).write(globus / "usercert.pem", globus / "userkey.pem")
+    assert init(tmp_path) == 0
+    assert load_config(at.core).trust.issuers == (own, "/DC=org/CN=Site CA")
+    for path in (at.core, at.shepherd):
+        path.unlink()
+    capsys.readouterr()
+    assert init(tmp_path, "--administrator", "/DC=org/CN=Anna Admin") == 0
+    assert load_config(at.core).trust.issuers == (), "nobody knows which CA that is"
+    assert "[trust] issuers" in capsys.readouterr().out
+
+
 def test_the_administrator_can_begin_at_once(tmp_path: Path) -> None:
     assert init(tmp_path, "--with", "two.example.org") == 0
     home = tmp_path / "home"
@@ -222,6 +248,7 @@ def test_a_site_with_certificates_of_its_own_keeps_them(tmp_path: Path, capsys: 
     assert init(tmp_path, "--site-certificate", "--administrator", "/DC=org/CN=Anna Admin") == 0
     assert not (at.grid / "ca").exists()
     assert load_config(at.core).trust.services[0].dn == "/DC=org/CN=localhost"
+    assert load_config(at.core).trust.issuers == (), "hosts of other sites may have other CAs"
 
 
 def test_a_sites_certificate_may_be_written_otherwise_than_the_name_is_typed(tmp_path: Path) -> None:
@@ -275,13 +302,15 @@ def test_nothing_of_the_ca_ends_before_the_certificates_and_all_is_renewed_as_th
 @pytest.mark.parametrize("name", list(GROUP))
 def test_first_configurations_are_read_back_as_they_were_meant(name: str) -> None:
     replicas = tuple(ReplicaEntry(n, host, 60_011, f"/O=Grid/CN=host/{host}") for host, n in GROUP.items())
-    cluster = ClusterFacts("8e1f7a52", 60_000, (Dn("/O=Grid/CN=Anna Admin"),), tuple(GROUP), replicas)
+    cas = (Dn("/O=Grid/CN=CA"), Dn("/O=Grid/CN=CA 2"))
+    cluster = ClusterFacts("8e1f7a52", 60_000, (Dn("/O=Grid/CN=Anna Admin"),), tuple(GROUP), replicas, issuers=cas)
     host = HostFacts(name, Dn(f"/O=Grid/CN=host/{name}"), GROUP[name])
     for make in (core_config, shepherd_config):
         config = make(
             host, cluster, HostPaths(Path("/etc/chelonia"), Path("/etc/grid-security"), Path("/var/lib/chelonia"))
         )
         assert parse_config(tomllib.loads(render_config(config, brief=True))) == config
+        assert config.trust.issuers == cas
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------

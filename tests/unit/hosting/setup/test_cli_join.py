@@ -21,6 +21,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import load_config, read_secret, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind
+from chelonia.hosting.net.identity import subject_dn
 from chelonia.hosting.setup import cli_join, host_files
 from chelonia.hosting.setup.admission import SECRET_BYTES, AdmissionToken, parse_token
 from chelonia.hosting.setup.admission_door import Door
@@ -140,6 +141,8 @@ async def test_a_host_joins_with_a_key_of_its_own(
         replace(first.ahash.replicas[0], id=2, host=NEW, dn=dn_of(two.cert, two.key)),
     )
     assert core.trust.administrators == first.trust.administrators
+    assert core.trust.issuers == load_config(two.shepherd).trust.issuers == first.trust.issuers
+    assert core.trust.issuers == (subject_dn(CertificateAuthority.load(one.grid).certificate),)
     assert two.secret.read_bytes() == one.secret.read_bytes()
     assert not list(two.ahash.parent.glob("ahash")), "it is filled by the group"
     shepherd = load_config(two.shepherd).shepherd
@@ -399,6 +402,32 @@ def test_a_ca_that_is_trusted_no_longer_admits_nobody(tmp_path: Path, capsys: py
     assert str(one.grid / "ca") in said
 
 
+def issuers(at: HostPaths, *names: str) -> None:
+    """Set `[trust] issuers` of a host's core."""
+    config = load_config(at.core)
+    at.core.write_text(render_config(replace(config, trust=replace(config.trust, issuers=names))))
+
+
+def test_a_ca_that_the_nodes_do_not_name_admits_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second CA signs already, and the nodes still bind services to the first: they would refuse the newcomer."""
+    assert init(tmp_path / "one") == 0
+    issuers(places(tmp_path / "one"), "/O=Grid/O=Chelonia/CN=CA 2")
+    capsys.readouterr()
+    assert main(["admit", NEW, *where(tmp_path / "one")]) == 2
+    assert "bad-config: [trust] issuers does not name /O=Grid/O=Chelonia/CN=Chelonia CA" in capsys.readouterr().err
+
+
+async def test_a_host_joins_a_cluster_from_before_its_cas_were_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert init(tmp_path / "one") == 0
+    issuers(places(tmp_path / "one"))
+    say(monkeypatch, "y")
+    async with Admission(tmp_path) as admission:
+        assert await admission.join() == 0
+    assert load_config(admission.two.core).trust.issuers == ()
+
+
 def test_a_ca_that_was_renewed_elsewhere_still_admits(tmp_path: Path) -> None:
     assert init(tmp_path / "one") == 0
     grid = places(tmp_path / "one").grid
@@ -424,6 +453,21 @@ async def test_a_certificate_of_nobodys_ca_is_refused(
         assert await admission.join("--site-certificate") == 1
     assert admission.group.changes == []
     assert not admission.two.core.exists()
+
+
+async def test_a_certificate_of_a_ca_for_users_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site(tmp_path)
+    say(monkeypatch)
+    users = CertificateAuthority.create(tmp_path / "users", "/DC=org/CN=Users CA", real_now_ms(), kind=KeyKind.P256)
+    publish_to(users, places(tmp_path / "one").ca_dir)
+    issuers(places(tmp_path / "one"), "/DC=org/CN=Site CA")
+    async with Admission(tmp_path) as admission:
+        certify(users, admission.two, NEW)
+        assert await admission.join("--site-certificate") == 1
+        assert "[trust] issuers does not name /DC=org/CN=Users CA" in capsys.readouterr().err
+    assert admission.group.changes == []
 
 
 async def test_a_cluster_with_a_ca_signs_itself(
