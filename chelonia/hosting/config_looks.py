@@ -21,7 +21,7 @@ from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
 from chelonia.hosting.net.credentials import explain_file
 from chelonia.hosting.net.identity import identity_of_chain, is_for, names_of
 from chelonia.hosting.net.key_sets import read_keys
-from chelonia.hosting.net.tls import TlsSettings, check_key_mode, load_own_chain, load_trust
+from chelonia.hosting.net.tls import UNLIMITED, TlsSettings, check_key_mode, load_own_chain, load_trust
 
 
 def local_problems(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
@@ -40,6 +40,7 @@ def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
         yield bad(
             "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {reason}"
         )
+    yield from (bad("tls.ca_dir", f"CA {ca}: {UNLIMITED}") for ca in trust.unlimited)
     yield from _other_names(config)
     yield from _unresolved_names(config)
 

@@ -214,7 +214,7 @@ class TlsStore:
         self._identities = IdentityCache(self._check, now_ms, attests=attests)
         self._stamp = _stamp(settings)
         self._own = load_own_chain(settings, now_ms())
-        self.trust = load_trust(settings)
+        self.trust = _loaded_trust(settings)
         """The trust last loaded."""
 
     @property
@@ -257,7 +257,7 @@ class TlsStore:
         """
         stamp = _stamp(self._settings)
         own = load_own_chain(self._settings, self._now_ms())
-        trust = load_trust(self._settings)
+        trust = _loaded_trust(self._settings)
         contexts = {key: self._build(key, trust) for key in self._contexts}
         self._stamp, self._own, self.trust, self._contexts = stamp, own, trust, contexts
         self._identities.judge_again()
@@ -357,7 +357,12 @@ def load_trust(settings: TlsSettings) -> Trust:
     problems: dict[str, str] = {}
     crls = _read_crls(files, cas, problems)
     policies = _read_policies(files, cas, problems)
-    trust = Trust(certs, crls, policies, problems, frozenset(map(_authority, certs)))
+    return Trust(certs, crls, policies, problems, frozenset(map(_authority, certs)))
+
+
+def _loaded_trust(settings: TlsSettings) -> Trust:
+    """Return as `load_trust`; log the CAs that may issue every name."""
+    trust = load_trust(settings)
     for ca in trust.unlimited:
         _log.warning('event=ca-unlimited ca="%s" reason="%s"', ca, UNLIMITED)
     return trust

@@ -58,6 +58,16 @@ def publish_to(ca: CertificateAuthority, trust_dir: Path) -> None:
     publish_whole(trust_dir, ca.certificate, (ca.directory / "ca" / "crl.pem").read_bytes())
 
 
+OTHER_CA = "/O=Other/CN=Other CA"
+
+
+def publish_unlimited(root: Path, trust_dir: Path) -> None:
+    """Make `OTHER_CA` below `root`; publish its certificate, without its signing policy, in another trust directory."""
+    other = CertificateAuthority.create(root, OTHER_CA, real_now_ms(), kind=P256)
+    for path in other.trust_dir.glob("*.0"):
+        certificates.write_file(trust_dir / path.name, path.read_bytes(), 0o444)
+
+
 class Grid:
     """One CA with a host certificate; users are made on demand."""
 

@@ -33,7 +33,7 @@ from chelonia.hosting.setup.dev import DevCluster, DevOptions, dn_of, load_issue
 from chelonia.hosting.setup.host_files import give_back
 from chelonia.shepherd.store.store_state import locked, read_identity, write_identity
 from tests.support.failing import fails
-from tests.unit.hosting.grid import handshake, real_now_ms
+from tests.unit.hosting.grid import OTHER_CA, handshake, publish_unlimited, real_now_ms
 
 CONF = Path(__file__).parents[3] / "conf"
 
@@ -213,6 +213,21 @@ def test_what_may_pass_is_said_and_is_no_reason_not_to_start(
     assert "cheloniad ca crl" in crl
     assert "localhst.invalid has no address" in name
     assert said.out == f"{conf}: a node can start with it; see the warnings\n"
+
+
+def test_a_second_ca_that_may_issue_every_name_is_warned_of_before_it_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
+    conf.write_text(with_files(root))
+    publish_unlimited(tmp_path / "other", root / "certificates")
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 0
+    said = capsys.readouterr()
+    (warning,) = said.err.splitlines()
+    assert "warning: " in warning
+    assert f"{OTHER_CA}: it has no signing policy" in warning
+    assert "see the warnings" in said.out
 
 
 def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(

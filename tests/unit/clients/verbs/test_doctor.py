@@ -20,7 +20,7 @@ from chelonia_clients.output import Output, table
 from chelonia_clients.verbs.doctor import cure_of
 from tests.support.polling import patience
 from tests.unit.clients.faking import Command
-from tests.unit.hosting.grid import Grid
+from tests.unit.hosting.grid import OTHER_CA, Grid, publish_unlimited
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +79,15 @@ def test_a_revoked_certificate_needs_a_new_one_and_no_ca(tmp_path: Path) -> None
     chain = text.partition("[problem] chain:")[2].splitlines()
     assert "was revoked" in chain[0]
     assert "a new certificate" in chain[1]
+
+
+@pytest.mark.expect_log("event=ca-unlimited")
+def test_a_second_ca_that_may_issue_every_name_is_noted(tmp_path: Path) -> None:
+    grid = Grid(tmp_path / "grid")
+    words = ("--ca-dir", str(grid.trust_dir), "--anonymous", "-b", "https://localhost:1/Bartender")
+    assert "it has no signing policy" not in ran(*words, "doctor")[1]
+    publish_unlimited(tmp_path / "other", grid.trust_dir)
+    assert f"[note]    CAs: {OTHER_CA}: it has no signing policy" in ran(*words, "doctor")[1]
 
 
 @pytest.mark.parametrize(

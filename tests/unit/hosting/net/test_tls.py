@@ -30,7 +30,17 @@ from chelonia.hosting.net.tls import (
     load_trust,
     make_server_context,
 )
-from tests.unit.hosting.grid import DAY_MS, JANE, P256, Grid, ca_below, handshake, publish_to
+from tests.unit.hosting.grid import (
+    DAY_MS,
+    JANE,
+    OTHER_CA,
+    P256,
+    Grid,
+    ca_below,
+    handshake,
+    publish_to,
+    publish_unlimited,
+)
 
 REQUIRED, OPTIONAL = ClientCertificate.REQUIRED, ClientCertificate.OPTIONAL
 
@@ -271,12 +281,10 @@ def test_a_second_ca_without_a_policy_is_warned_of(
     grid: Grid, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert grid.server().trust.unlimited == ()
-    other = CertificateAuthority.create(tmp_path / "other", "/O=Other/CN=Other CA", grid.now, kind=P256)
-    for path in other.trust_dir.glob("*.0"):
-        certificates.write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
-    assert grid.server().trust.unlimited == ("/O=Other/CN=Other CA",)
-    assert 'ca="/O=Other/CN=Other CA"' in caplog.text
-    for path in other.trust_dir.glob("*.signing_policy"):
+    publish_unlimited(tmp_path / "other", grid.trust_dir)
+    assert grid.server().trust.unlimited == (OTHER_CA,)
+    assert f'ca="{OTHER_CA}"' in caplog.text
+    for path in (tmp_path / "other" / "certificates").glob("*.signing_policy"):
         certificates.write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
     assert grid.server().trust.unlimited == ()
 
