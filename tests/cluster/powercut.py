@@ -26,9 +26,10 @@ from chelonia.core.caller import Call
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import Load
 from tests.cluster.test_rebuild import CLI
+from tests.support.capabilities import missing
 from tests.support.forgetful import Loss
 from tests.support.polling import patience, poll_async
-from tests.support.power import PowerDisk, why_not
+from tests.support.power import NEEDS, PowerDisk
 
 SHEPHERDS, CORES = 5, 3
 WRITERS = 6
@@ -177,8 +178,8 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=200)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     options = parser.parse_args()
-    if reason := why_not():
-        print(f"no power can be cut here: {reason}", file=sys.stderr)
+    if reasons := [reason for name in NEEDS if (reason := missing(name))]:
+        print(f"no power can be cut here: {', '.join(reasons)}", file=sys.stderr)
         return 2
     root = Path(tempfile.mkdtemp(prefix="powercut-"))
     print(f"seed {options.seed}, below {root}", flush=True)

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.powercut import run
-from tests.support.power import why_not
+from tests.support.power import NEEDS
 
 
+@pytest.mark.capability(*NEEDS)
 async def test_what_was_acknowledged_is_there_after_power_cuts(tmp_path: Path) -> None:
-    if reason := why_not():
-        pytest.skip(f"NO POWER IS CUT HERE: {reason}")
     trial = await run(tmp_path / "cluster", 2, 1)
     assert trial.cuts.total() == 2
     assert trial.unsynced > 0

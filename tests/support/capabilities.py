@@ -91,7 +91,11 @@ def _probe_netns() -> str | None:
 
 
 def _probe_fuse() -> str | None:
-    return None if os.access("/dev/fuse", os.R_OK | os.W_OK) else "cannot open /dev/fuse"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:  # root may be refused too, in a container
+        return f"/dev/fuse cannot be opened: {error.strerror}"
+    return None
 
 
 def _probe_ipv6() -> str | None:

@@ -2,8 +2,7 @@
 through FUSE.
 
 A cut ends the connection at once, with all unwritten data of the kernel, forgets, and mounts anew at the same place. A
-process with open files there has errors from then on: stop it before, kill it after. Needs root and `/dev/fuse`;
-`why_not` names a missing one.
+process with open files there has errors from then on: stop it before, kill it after. It needs `NEEDS` of the machine.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support import fuse_wire as wire
+from tests.support.capabilities import capability
 from tests.support.forgetful import Forgetful, Loss, Node
 
 _MODE, _SIZE, _MTIME = 1, 8, 32
@@ -45,26 +43,17 @@ _CHANGES = (
     wire.SETATTR, wire.MKDIR, wire.UNLINK, wire.RMDIR, wire.RENAME, wire.RENAME2, wire.LINK, wire.CREATE, wire.WRITE,
     wire.FSYNC,
 )  # fmt: skip
+NEEDS = ("root", "fuse")
+"""Capabilities of a machine that can mount such a disk."""
 BYTES_MAX = 1 << 34
 """The disk's size as `statfs` reports it."""
 
 
-def why_not() -> str:
-    """The reason why this machine can mount nothing, "" when it can."""
-    if os.geteuid() != 0:
-        return "it takes root to mount a file system"
-    try:
-        os.close(os.open(wire.DEVICE, os.O_RDWR))
-    except OSError as error:
-        return f"{wire.DEVICE} cannot be opened: {error.strerror}"
-    return ""
-
-
 @contextmanager
 def powered(point: Path, *, journal: bool = False) -> Iterator[PowerDisk]:
-    """A disk for a test, which is skipped where nothing can be mounted."""
-    if reason := why_not():
-        pytest.skip(f"WHAT A POWER CUT LEAVES IS NOT TESTED HERE: {reason}")
+    """A disk for a test. Where nothing can be mounted, the test fails under CI and is skipped elsewhere."""
+    for name in NEEDS:
+        capability(name)
     with PowerDisk(point, journal=journal) as disk:
         yield disk
 

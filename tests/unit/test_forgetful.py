@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import capabilities
 from tests.support.forgetful import PAGE, Forgetful, Loss
 from tests.support.polling import poll
 from tests.support.power import PowerDisk, powered
@@ -23,6 +24,15 @@ ANY = random.Random(1)
 def disk(tmp_path: Path) -> Iterator[PowerDisk]:
     with powered(tmp_path / "disk") as made:
         yield made
+
+
+def test_a_machine_that_can_mount_no_such_disk_fails_under_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all that is tested of power cuts would vanish without a word."""
+    monkeypatch.setattr(capabilities, "missing", lambda name: "no such device" if name == "fuse" else None)
+    for ci, outcome in (("true", pytest.fail.Exception), ("", pytest.skip.Exception)):
+        monkeypatch.setenv("CI", ci)
+        with pytest.raises(outcome, match="missing capability fuse"), powered(tmp_path / "disk"):
+            pass
 
 
 def names(disk: Forgetful) -> set[str]:
