@@ -9,10 +9,11 @@ import asyncio
 import functools
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia.hosting.transfer.download import Downloaded, download, read
 from chelonia.hosting.transfer.upload import UploadOptions, UploadResult, bytes_source
@@ -118,6 +119,7 @@ class SyncClient(_Sync[Client]):
     stat = _waits(Client.stat)
     exists = _waits(Client.exists)
     list = _pages(Client.list)
+    names = _pages(Client.names)
     make_collection = _waits(Client.make_collection)
     make_collections = _waits(Client.make_collections)
     unmake_collection = _waits(Client.unmake_collection)
@@ -129,6 +131,9 @@ class SyncClient(_Sync[Client]):
     undelete = _waits(Client.undelete)
     list_deleted = _pages(Client.list_deleted)
     modify = _waits(Client.modify)
+    share = _waits(Client.share)
+    space = _waits(Client.space)
+    policy = _waits(Client.policy)
     set_policy = _waits(Client.set_policy)
     change_policy = _waits(Client.change_policy)
     clear_policy = _waits(Client.clear_policy)
@@ -172,6 +177,12 @@ class SyncAdministrator(_Sync[Administrator]):
     maintenance = _waits(Administrator.maintenance)
     drain = _waits(Administrator.drain)
     forget = _pages(Administrator.forget)
+    quotas = _waits(Administrator.quotas)
+    set_quota = _waits(Administrator.set_quota)
+    recount_quotas = _waits(Administrator.recount_quotas)
+
+    def node_urls(self, records: Sequence[ServiceRecord]) -> tuple[str, ...]:
+        return self._source.node_urls(records)
 
 
 class _End:

@@ -1,7 +1,9 @@
 """An administrator's connection: errors name a missing part and the cure, and threads may use it too."""
 
 import gc
+import inspect
 import io
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -16,9 +18,10 @@ from chelonia.hosting.net.tls import TlsSettings
 from chelonia_clients import connect
 from chelonia_clients.administrator import Administrator
 from chelonia_clients.cli import run
+from chelonia_clients.client import Client
 from chelonia_clients.output import Output
 from chelonia_clients.settings import Wish, settle
-from chelonia_clients.sync import SyncAdministrator
+from chelonia_clients.sync import SyncAdministrator, SyncClient
 from tests.support.bartender import FakeBartender
 from tests.support.failing import fails
 from tests.unit.clients.faking import administrator_on
@@ -93,6 +96,31 @@ def test_threads_may_use_it(fake: FakeBartender) -> None:
         assert [page.forgotten for page in pages] == [False, True]
     administrator.close()
     assert cast(Carrier, made.http).closed == 1
+
+
+OF_THE_LOOP = {"settled", "new_call"}
+"""Methods of `Client` for those who call the ports themselves, inside the event loop."""
+TRANSFERS = {
+    "upload", "download", "read", "put_tree", "get_tree", "sync_up", "sync_down", "undelete_tree", "remove_tree"
+}  # fmt: skip
+"""Methods for threads that are functions in an event loop."""
+
+
+def methods(kind: type) -> dict[str, Callable[..., object]]:
+    return {name: each for name, each in vars(kind).items() if inspect.isfunction(each) and not name.startswith("_")}
+
+
+@pytest.mark.parametrize(
+    ("looped", "threaded", "less", "more"),
+    [(Client, SyncClient, OF_THE_LOOP, TRANSFERS), (Administrator, SyncAdministrator, set(), set())],
+)
+def test_threads_have_every_method_and_no_other(looped: type, threaded: type, less: set[str], more: set[str]) -> None:
+    """Each is a line by hand, for its types: a new one is forgotten easily."""
+    there, here = methods(looped), methods(threaded)
+    assert sorted(here) == sorted((there.keys() - less) | more)
+    for name in there.keys() & here.keys():
+        assert inspect.signature(here[name]) == inspect.signature(there[name]), name
+    assert {name: inspect.unwrap(each).__name__ for name, each in here.items()} == {name: name for name in here}
 
 
 def test_one_that_a_program_forgot_is_closed_all_the_same(fake: FakeBartender) -> None:
