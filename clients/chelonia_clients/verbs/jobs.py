@@ -42,4 +42,5 @@ def _row(session: Session, url: str, node: str, job: JobView) -> tuple[str, ...]
     )  # fmt: skip
     due = "" if job.next_in_ms is None else f"{job.next_in_ms / 1000:.1f}s"
     leader = "yes" if job.needs_lease else ""
-    return (url, job.service, job.name, job.state, due, leader, str(job.bugs or ""), job.why or job.last_error)
+    why = f"{job.why}; last error: {job.last_error}" if job.why and job.last_error else job.why or job.last_error
+    return (url, job.service, job.name, job.state, due, leader, str(job.bugs or ""), why)

@@ -68,6 +68,12 @@ async def test_each_process_is_shown_once_however_many_addresses_it_has(monkeypa
     assert len(rows) == 4
 
 
+async def test_a_job_that_is_held_shows_its_last_error_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = JobView("librarian", "snapshots", "held", "repair is paused", "no space for it", 0, 200, True)
+    _, text = await run(PaperHttp(core=NodeJobs("core", "p1", (held,)), s1=FAILS), monkeypatch)
+    assert text.splitlines()[1].endswith("  repair is paused; last error: no space for it")
+
+
 async def test_a_node_that_does_not_answer_is_named_beside_what_others_say(monkeypatch: pytest.MonkeyPatch) -> None:
     for trouble in (Kind.NETWORK, b"<html>"):
         code, text = await run(PaperHttp(core=CORE, s1=trouble), monkeypatch, as_json=True)
