@@ -1,4 +1,4 @@
-"""Strangers with many connections to running daemons, and the service that is left for everybody else meanwhile."""
+"""Strangers and users with many connections to running daemons, and the service left for all others meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import urlsplit
 
 import pytest
@@ -31,7 +31,7 @@ LARGE = STAT.replace(b"</soap-env:Body>", b"<!--" + b" " * 100_000 + b"--></soap
 PATIENT = {"first_request_ms": 600_000}
 """Connections without a request stay, however slowly they are made."""
 FULL = PATIENT | {"connections_max": 60, "connections_reserved": 10, "connections_per_address_max": 60}
-OF_ONE_ADDRESS = 20
+OF_ONE_OWNER = 20
 
 
 @contextlib.contextmanager
@@ -65,29 +65,43 @@ def open_now(cluster: Cluster, connection: ssl.SSLSocket) -> bool:
         return False
 
 
+def until_closed(cluster: Cluster, held: Sequence[ssl.SSLSocket], most: int = 0) -> None:
+    """Wait until the other end holds at most so many of these."""
+    poll(lambda: sum(open_now(cluster, one) for one in held) <= most, what="the others are closed")
+
+
 def limited(cluster: Cluster, limits: dict[str, int]) -> None:
     """Start the core again with other limits."""
     cluster.reconfigure("core", limits=limits)
     poll(lambda: cluster.soap(cluster.url("bartender"), STAT, "user").status == 200, 60, tolerate=(OSError,))
 
 
-def test_neither_idle_strangers_of_one_address_nor_a_full_listener_shut_anybody_out(
-    own_cluster: Callable[..., Cluster],
-) -> None:
+def test_no_number_of_connections_shuts_anybody_out(own_cluster: Callable[..., Cluster]) -> None:
     cluster = own_cluster(shepherds=1)
     url = cluster.url("bartender")
-    limited(cluster, PATIENT | {"connections_per_address_max": OF_ONE_ADDRESS})
-    with many(cluster, url, "anonymous", OF_ONE_ADDRESS + 20) as held:
-        assert cluster.soap(url, STAT, "user").status == 200
-        assert cluster.soap(url, STAT, "anonymous").status == 200
-        poll(lambda: sum(open_now(cluster, one) for one in held) <= OF_ONE_ADDRESS, what="the others are closed")
-    cluster.until_met("core", "connections of one address")
+    limited(cluster, PATIENT | {"connections_per_address_max": OF_ONE_OWNER, "connections_per_dn_max": OF_ONE_OWNER})
+    for who, limit in (("anonymous", "connections of one address"), ("user2", "connections of one DN")):
+        with many(cluster, url, who, OF_ONE_OWNER + 20) as held:
+            assert cluster.soap(url, STAT, "user").status == 200
+            assert cluster.soap(url, STAT, who).status == 200
+            until_closed(cluster, held, OF_ONE_OWNER)
+        cluster.until_met("core", limit)
 
     limited(cluster, FULL)
     with many(cluster, url, "user2", 70), many(cluster, url, "anonymous", 70):
         for who in ("user", "admin", "service"):
             assert cluster.soap(url, STAT, who).status == 200
     cluster.until_met("core", "connections")
+
+    limited(cluster, {"first_request_ms": 1_000})
+    with (
+        cluster.connected(url, "service") as known,
+        many(cluster, url, "anonymous", 1) as held,
+        many(cluster, url, "user2", 1, half_sent(urlsplit(url).path, sent=0)[:20]) as begun,
+    ):
+        until_closed(cluster, (*held, *begun))
+        assert open_now(cluster, known), "an approved service takes its time"
+    cluster.until_met("core", "time to the first request")
 
 
 @pytest.mark.parametrize(("door", "who"), [("bartender", "user2"), ("librarian", "user")])

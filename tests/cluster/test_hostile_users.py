@@ -9,7 +9,8 @@ import re
 import shutil
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from http.client import HTTPSConnection
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,10 +19,11 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.ports.bartender import ListRequest, NameRequest
 from chelonia.core.ports.librarian import Heartbeat, Report, ReportedReplica
+from chelonia.core.ports.shepherd import PutRequest
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import outbox_record, shepherd_object
 from chelonia.wire import soap
@@ -30,6 +32,8 @@ from chelonia.wire.operations.bartender import BARTENDER
 from tests.cluster.harness import Cluster, now_ms
 from tests.cluster.load import locations, put, turl_for_get, turl_for_put, until_live
 from tests.support.polling import poll, poll_async
+from tests.support.shepherd import checksums
+from tests.support.shepherd import request as upload_request
 
 NOTHING = (Needed("metadata", "no such property"),)
 FAT = tuple(Triple("policy", f"/CN=user {number:01900}", "+read") for number in range(60))
@@ -98,6 +102,31 @@ async def test_space_that_one_user_reserves_and_does_not_use_is_there_for_anothe
     cluster.until_met(name, "promises_ended")
 
 
+async def test_one_user_has_so_many_uploads_under_way_at_a_shepherd_and_no_more(cluster: Cluster) -> None:
+    """Each has begun: a byte of it is kept. Earlier ones that have not begun would only make room for new ones."""
+    most, crowded = bounds.UPLOADS_OPEN_PER_OWNER_MAX, Dn("/CN=crowded")
+
+    def wanted(numbers: Iterable[int], owner: Dn = crowded) -> tuple[PutRequest, ...]:
+        return tuple(upload_request(b"xy", number, owner=owner, lifetime_ms=60_000) for number in numbers)
+
+    url = urlsplit(cluster.data_url("shepherd1"))
+    async with cluster.ports("core") as ports:
+        shepherd = ports.shepherds["shepherd1"]
+        connection = HTTPSConnection("localhost", url.port or 0, context=cluster.context("anonymous"))
+        for first in range(0, most, bounds.BULK_ELEMENTS_MAX):
+            for given in await shepherd.put(Call(), wanted(range(first, first + bounds.BULK_ELEMENTS_MAX))):
+                connection.request("PUT", given.turl, b"x", {"Content-Range": "bytes 0-0/2"})
+                with connection.getresponse() as answer:
+                    answer.read()
+                    assert answer.status == 308, "it is begun"
+        connection.close()
+        [refused] = await shepherd.put(Call(), wanted((most,)))
+        assert (refused.kind, refused.error) == ("unavailable", "too many uploads of this owner are open")
+        [others] = await shepherd.put(Call(), wanted((most,), Dn("/CN=other")))
+        assert others.turl
+    cluster.until_met("shepherd1", "uploads_open_per_owner")
+
+
 # --- reports ---------------------------------------------------------------------------------------------------------
 
 
@@ -124,12 +153,19 @@ async def test_a_report_that_cannot_be_true_is_refused_and_an_order_that_nobody_
         )
         async with cluster.ports(name) as ports:
             answer = await ports.librarian.report(Call(), Report(ServiceId(liar), boot + 1, 1, entries))
-        assert answer.accepted == 1
-        assert not [place for place in await locations(client, "/believed") if place.startswith(liar)]
+            assert answer.accepted == 1
+            assert not [place for place in await locations(client, "/believed") if place.startswith(liar)]
+            whole = replace(bare, size=100_000, checksums=checksums(b"x" * 100_000))
+            twice = (whole, replace(whole, reference=ReferenceId(NOBODYS[:-1] + "1")))
+            answer = await ports.librarian.report(Call(), Report(ServiceId(liar), boot + 1, 2, twice))
+            assert (answer.accepted, answer.unknown) == (2, (twice[1].reference,))
+        told = [place for place in await locations(client, "/believed") if place.startswith(liar)]
+        assert told == [f"{liar} {whole.reference}"], "one copy of a blob on a Shepherd, whatever it says"
     cluster.until_met("core", "report_entries")
     log = cluster.log_of("core")
     assert log.count("an entry is refused") == len(entries)
     assert "without its size or a checksum" in log
+    assert f"{twice[1].reference}: not listed, this Shepherd has a copy of {blob} already" in log
 
     never = outbox_record(Location(honest, ReferenceId("not-a-uuid")), blob, "deleted", now_ms())
     async with cluster.ports("core") as ports:
