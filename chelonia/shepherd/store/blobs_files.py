@@ -181,7 +181,7 @@ class FileBlobs:
     async def erase(self, reference: ReferenceId) -> bool:
         kept = self.incoming(reference, ".kept")
         places = (self.replica(reference), self.aside(reference))
-        return await self._move(lambda: _erase(kept, places))
+        return await self._move(lambda: _erase(places, kept))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         source, target = self.replica(reference), self.aside(reference)
@@ -223,8 +223,8 @@ class FileBlobs:
             _fsync_directory(folder)
 
     async def discard(self, reference: ReferenceId) -> bool:
-        place = self.aside(reference)
-        return await self._move(lambda: _erase_at(place))
+        places = (self.aside(reference),)
+        return await self._move(lambda: _erase(places))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         source, target = self.aside(reference), self.replica(reference)
@@ -694,11 +694,14 @@ def _settle(paths: list[str]) -> None:
         raise failure
 
 
-def _erase(kept: Path, places: tuple[Path, ...]) -> bool:
-    found = kept.exists()
-    kept.unlink(missing_ok=True)
+def _erase(places: tuple[Path, ...], *kept: Path) -> bool:
+    found = any(path.exists() for path in kept)
+    for path in kept:
+        path.unlink(missing_ok=True)
     for place in places:
         found = _erase_at(place) or found
+    for place in () if found else places:  # the sync after an earlier erasure may have failed
+        _fsync_directory(place.parent)
     return found
 
 

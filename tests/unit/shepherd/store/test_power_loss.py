@@ -191,6 +191,25 @@ async def test_what_is_set_aside_brought_back_and_erased_stays_so(blobs: FileBlo
     await after.each(gone)
 
 
+@pytest.mark.parametrize("aside", [False, True])
+async def test_an_erasure_whose_sync_failed_is_durable_once_it_is_repeated(
+    blobs: FileBlobs, disk: PowerDisk, after: After, aside: bool
+) -> None:
+    await uploaded(blobs)
+    if aside:
+        await blobs.quarantine(REF)
+    erase = blobs.discard if aside else blobs.erase
+    disk.fail_syncs(1)
+    with fails(Kind.UNAVAILABLE):
+        await erase(REF)
+    assert not await erase(REF), "nothing is left to be seen"
+
+    async def gone(store: FileBlobs) -> None:
+        assert (await store.quarantined(), await found(store)) == ((), [])
+
+    await after.each(gone)
+
+
 async def test_notes_before_a_mark_are_kept(blobs: FileBlobs, after: After) -> None:
     """A new file of notes may be gone: then a start reads every record."""
 
