@@ -38,7 +38,7 @@ from chelonia.core.ids import (
 )
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_PENDING, TYPE_TRASHED, StoredObject
 from chelonia.core.names import entry_name
-from chelonia.core.ports.ahash import Element
+from chelonia.core.ports.ahash import ChangeType, Element
 from chelonia.core.ports.librarian import Finding
 from chelonia.librarian.metadata.blobs import (
     A_CONTENT,
@@ -86,6 +86,10 @@ class Mend:
     elements: tuple[Element, ...]
     text: str
 
+    def __post_init__(self) -> None:
+        assert any(element.conditions for element in self.elements), "a repair rests on the finding"
+        assert not any(map(_loses, self.elements)), "a repair loses no replica"
+
 
 @dataclass(frozen=True, slots=True)
 class Bench:
@@ -107,6 +111,14 @@ class Bench:
         """Return a (parent, name) of an entry that both sides agree on."""
         pairs = (key.partition("/") for key in sorted(self.look.section(child, "parents")))
         return next(((parent, name) for parent, _, name in pairs if self.leads(parent, name, child)), None)
+
+
+def _loses(element: Element) -> bool:
+    """Whether an element takes a location from a blob, orders an erasure, or erases a blob that has locations."""
+    if element.change is ChangeType.DELETE and element.object.startswith(BLOB_PREFIX):
+        return empty("locations") not in element.conditions
+    wrong = ("locations", ChangeType.UNSET), ("erase", ChangeType.SET)
+    return (element.section, element.change) in wrong
 
 
 def mend(finding: Finding, look: RuleContext, now: Ms) -> Mend | None:
@@ -209,7 +221,7 @@ def _orphan(finding: Finding, bench: Bench) -> Mend | None:
 def _typeless(finding: Finding, bench: Bench) -> Mend | None:
     """Make a collection anew, for the root's owner, whose names exist without it: a snapshot has lost it."""
     obj, sections = finding.object, ("entry", "blobs", "content", "states", "put", "mountpoint")
-    if any(bench.look.section(obj, section) for section in sections):
+    if Guid(obj) == ROOT or any(bench.look.section(obj, section) for section in sections):
         return None
     made = _made_in_shelter(bench, obj, _new(bench, obj, TYPE_COLLECTION, {"closed": "no"}))
     return Mend((check(obj, unset("entry", "type")), *made), f"made a collection again in /{LOST_FOUND_NAME}")
@@ -292,28 +304,40 @@ def _expired(finding: Finding, bench: Bench) -> Mend | None:
 
 def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
     """Give an entry a name in `/lost+found`: its GUID."""
-    parent = put(entry, "parents", f"{LOST_FOUND}/{entry}", "parent", is_("entry", "type", kind))
-    return [*_name_in_shelter(bench, entry, kind), parent]
+    assert kind, "an entry without a type is no entry yet"
+    holder, name = _place(bench, entry)
+    parent = put(entry, "parents", f"{holder}/{name}", "parent", is_("entry", "type", kind))
+    return [*_named(bench, entry, kind, holder, name), parent]
 
 
-def _name_in_shelter(bench: Bench, entry: ObjectId, kind: str, name: str = "") -> list[Element]:
-    """Give a new entry a name alone, in `/lost+found`."""
-    name, shelter = name or entry, ObjectId(LOST_FOUND)
+def _place(bench: Bench, entry: ObjectId, name: str = "") -> tuple[ObjectId, str]:
+    """The place and name of an entry that has lost its own: in `/lost+found`, and of this itself in the root."""
+    if Guid(entry) == LOST_FOUND:
+        return ObjectId(ROOT), _free_name(bench)
+    return ObjectId(LOST_FOUND), name or entry
+
+
+def _named(bench: Bench, entry: ObjectId, kind: str, holder: ObjectId, name: str) -> list[Element]:
+    """Give an entry a name alone, at its `_place`."""
+    assert holder != entry, "nothing lies in itself"
     free = unset("entries", name), unset("entries", name + "/")
-    named = put(shelter, "entries", key_for(name, kind), entry, *free)
-    return [*_lost_found(bench), named]
+    named = put(holder, "entries", key_for(name, kind), entry, *free)
+    return [*(_lost_found(bench) if Guid(holder) == LOST_FOUND else ()), named]
 
 
 def _made_in_shelter(
     bench: Bench, entry: ObjectId, sections: dict[str, dict[str, str]], name: str = ""
 ) -> list[Element]:
-    """Make an entry of these sections, with a name in `/lost+found`."""
-    named = _name_in_shelter(bench, entry, sections["entry"]["type"], name)
-    return [*named, *put_all(entry, sections), put(entry, "parents", f"{LOST_FOUND}/{name or entry}", "parent")]
+    """Make an entry of these sections, at its `_place`."""
+    assert "parents" not in sections, "it has this name alone"
+    holder, name = _place(bench, entry, name)
+    named = _named(bench, entry, sections["entry"]["type"], holder, name)
+    return [*named, *put_all(entry, sections), put(entry, "parents", f"{holder}/{name}", "parent")]
 
 
 def _new(bench: Bench, entry: ObjectId, kind: str, states: dict[str, str]) -> dict[str, dict[str, str]]:
     """Sections of every entry made here: it belongs to the root's owner."""
+    assert kind in (TYPE_FILE, TYPE_COLLECTION), "nothing else is put together from what is left"
     now = seconds(bench.now)
     return {
         "entry": {"type": kind, "GUID": entry, "owner": bench.entry(ObjectId(ROOT)).get("owner", "")},
@@ -328,10 +352,7 @@ def _lost_found(bench: Bench) -> list[Element]:
     kind = bench.entry(shelter).get("type")
     if kind == TYPE_COLLECTION:
         return [check(shelter, is_("entry", "type", TYPE_COLLECTION))]
-    names = (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
-    taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
-    free_names = (name for name, holder in zip(names, taken, strict=True) if not holder)
-    name = next(free_names, f"{LOST_FOUND_NAME}.{bench.now}")  # a name that nobody can have taken beforehand
+    name = _free_name(bench)
     sections = _new(bench, shelter, TYPE_COLLECTION, {"closed": "no"})
     sections["parents"] = {f"{ROOT}/{name}": "parent"}
     free = (unset("entries", name), unset("entries", name + "/"))
@@ -342,6 +363,14 @@ def _lost_found(bench: Bench) -> list[Element]:
         gone = erase(shelter, is_("entry", "type", TYPE_TRASHED))
         absent = [gone, *trash.forget(StoredObject(shelter, 1, removed))]
     return [*absent, *put_all(shelter, sections), named]
+
+
+def _free_name(bench: Bench) -> str:
+    """A name for `/lost+found` in the root that nobody has."""
+    root, names = ObjectId(ROOT), (LOST_FOUND_NAME, f"{LOST_FOUND_NAME}.1")
+    taken = (bench.look.value(root, "entries", n) or bench.look.value(root, "entries", n + "/") for n in names)
+    free_names = (name for name, holder in zip(names, taken, strict=True) if not holder)
+    return next(free_names, f"{LOST_FOUND_NAME}.{bench.now}")  # a name that nobody can have taken beforehand
 
 
 def _epoch(bench: Bench) -> Element:
@@ -414,6 +443,8 @@ def _found_file(
     bench: Bench, guid: ObjectId, sections: dict[str, dict[str, str]], *takes: Element, name: str = ""
 ) -> Mend:
     """A new file in `/lost+found` that takes bytes, named by its GUID unless `name` is given."""
+    assert takes, "a file is made for the bytes that it takes"
+    assert "blobs" in sections or "content" in sections, "it names these bytes"
     elements = (check(guid, version(0)), *_made_in_shelter(bench, guid, sections, name), *takes)
     return Mend(elements, f"a file in /{LOST_FOUND_NAME} has the bytes")
 
@@ -586,5 +617,14 @@ _MENDS: Final[Mapping[str, Callable[[Finding, Bench], Mend | None]]] = {
     invariants.ERASE_LISTED: _order_doubtful,
     invariants.ERASE_OTHER: _order_doubtful,
 }
-"""Rules with a safe repair. Nothing mends `blob-missing`, `blob-lost`, `content-missing`, `extent-wrong`,
-`part-wrong`, `named-wrong`, `malformed`, `strange`."""
+"""Rules with a safe repair."""
+UNMENDED: Final = frozenset(
+    {
+        invariants.BLOB_MISSING, invariants.BLOB_LOST, invariants.CONTENT_MISSING, invariants.EXTENT_WRONG,
+        invariants.PART_WRONG, invariants.NAMED_WRONG, invariants.MALFORMED, invariants.STRANGE,
+        invariants.COPIES, invariants.ERASURES, invariants.BLOB_UNREACHABLE,
+    }
+)  # fmt: skip
+"""Rules without one: a person has to decide, or healing does the work."""
+assert UNMENDED.isdisjoint(_MENDS), "what has a repair is mended"
+assert UNMENDED | _MENDS.keys() == invariants.SEVERITY.keys(), "of every rule it is said whether it can be mended"

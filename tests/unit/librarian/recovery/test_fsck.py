@@ -183,6 +183,37 @@ async def _circle(s: Stage) -> None:
     )
 
 
+async def _shelter(s: Stage) -> ObjectId:
+    """Have `/lost+found`, with a file in it."""
+    await _orphan(s)
+    await mended(s.bench, await faults(s.bench))
+    return ObjectId(LOST_FOUND)
+
+
+async def _shelter_dangling(s: Stage) -> None:
+    assert await _shelter(s)
+    await s.write(drop(ObjectId(ROOT), "entries", "lost+found/"))
+
+
+async def _shelter_orphan(s: Stage) -> None:
+    shelter = await _shelter(s)
+    await s.write(drop(ObjectId(ROOT), "entries", "lost+found/"), drop(shelter, "parents", "0/lost+found"))
+
+
+async def _shelter_circle(s: Stage) -> None:
+    shelter = await _shelter(s)
+    await _shelter_orphan(s)
+    await s.write(
+        put(shelter, "entries", "lost+found/", shelter), put(shelter, "parents", f"{shelter}/lost+found", "parent")
+    )
+
+
+async def _shelter_typeless(s: Stage) -> None:
+    shelter = await _shelter(s)
+    facts = [*((("entry", prop)) for prop in ("type", "GUID", "owner")), ("states", "closed")]
+    await s.write(*(drop(shelter, section, prop) for section, prop in facts))
+
+
 async def _reservation_dangling(s: Stage) -> None:
     await s.write(put(ObjectId(s.data), "pending", "ghost", f"{STRAY} {s.bench.clock.now_ms() + HOUR}"))
 
@@ -424,6 +455,12 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a record is no location": (_record_orphan, {invariants.RECORD_ORPHAN}),
     "a record is of no blob": (_record_of_no_blob, {invariants.RECORD_ORPHAN}),
     "what is to be erased is listed": (_erase_listed, {invariants.ERASE_LISTED}),
+    "the name of lost+found is gone": (_shelter_dangling, {invariants.PARENT_DANGLING}),
+    "no name leads to lost+found": (_shelter_orphan, {invariants.ORPHAN}),
+    "lost+found is in itself": (_shelter_circle, {invariants.UNREACHABLE}),
+    "lost+found has no type": (
+        _shelter_typeless, {invariants.TYPELESS, invariants.NAME_DANGLING, invariants.PARENT_DANGLING}
+    ),
     "what is to be erased is another's": (_erase_other, {invariants.ERASE_OTHER}),
     "nothing says when an upload expires": (_due_missing, {invariants.DUE_MISSING}),
     "nothing says when a deleted file goes": (_trash_due_missing, {invariants.DUE_MISSING}),
