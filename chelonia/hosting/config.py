@@ -55,6 +55,11 @@ POSITIVE = (
     "client.answer_bytes_max",
 )  # fmt: skip
 """Keys that are never 0."""
+TUNED_POSITIVE = (
+    "librarian.lease_ms", "librarian.flap_returns_max", "shepherd.unknown_retry_ms", "shepherd.scrub_bytes_per_s_max",
+    "shepherd.copy_tries", "shepherd.forward_queue_chunks",
+)  # fmt: skip
+"""The same among the keys of `tuning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +359,11 @@ def _zeros(config: NodeConfig) -> Iterator[CheloniaError]:
         section, _, name = key.partition(".")
         if not getattr(getattr(config, section), name):
             yield bad(key, "a number of at least 1 is wanted here")
+    for key in TUNED_POSITIVE:
+        name, _, tuned = key.partition(".")
+        role = getattr(config, name)
+        if role and role.tuning.get(tuned, 1) < 1:
+            yield bad(f"{name}.tuning.{tuned}", "at least 1: 0 does not mean that there is no limit")
 
 
 def urls_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
@@ -514,9 +524,6 @@ def _replica_limits(config: NodeConfig) -> Iterator[CheloniaError]:
     if 0 < tuning.get("copy_bytes_per_s_max", 0) < least:
         cause = f"at least {least} bytes/s: a slower copy counts as standing still; 0: as the cluster says"
         yield bad("shepherd.tuning.copy_bytes_per_s_max", cause)
-    for key in ("scrub_bytes_per_s_max", "copy_tries", "forward_queue_chunks"):
-        if tuning.get(key, 1) < 1:
-            yield bad(f"shepherd.tuning.{key}", "at least 1: 0 does not mean that there is no limit")
 
 
 def cache_problems(section: AHashSection) -> Iterator[CheloniaError]:

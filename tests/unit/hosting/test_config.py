@@ -154,6 +154,17 @@ COPIES = "librarian.tuning.copies_per_node_max"
         (("[node]", f"{SHEPHERD}tuning.copy_bytes_per_s_max = -1\n[node]"), SLOWEST, "at least 0"),
         (("[node]", f"{SHEPHERD}tuning.scrub_bytes_per_s_max = 0\n[node]"), SCRUB, "at least 1"),
         (("[node]", f"{SHEPHERD}tuning.copy_tries = 0\n[node]"), "shepherd.tuning.copy_tries", "at least 1"),
+        (
+            ("[node]", f"{SHEPHERD}tuning.unknown_retry_ms = 0\n[node]"),
+            "shepherd.tuning.unknown_retry_ms",
+            "at least 1",
+        ),
+        (
+            ("[node]", f"{LIBRARIAN}tuning.flap_returns_max = 0\n[node]"),
+            "librarian.tuning.flap_returns_max",
+            "at least 1",
+        ),
+        (("[node]", f"{LIBRARIAN}tuning.lease_ms = 0\n[node]"), "librarian.tuning.lease_ms", "at least 1"),
         (("[node]", "[limits]\nconnections_max = 0\n[node]"), "limits.connections_max", "at least 1"),
         (("[node]", "[tls]\nreload_check_ms = 0\n[node]"), "tls.reload_check_ms", "at least 1"),
         (("[node]", "[registry]\nrefresh_ms = 0\n[node]"), "registry.refresh_ms", "at least 1"),
