@@ -59,6 +59,7 @@ class _BelowWalk:
 
     def page(self) -> BelowPage:
         """Walk the tree until the page is full or the tree ends."""
+        assert self._ask.limit > 0, "a page has room for a path"
         more = False
         while self._levels:
             self._list_files(self._levels[-1])
@@ -73,6 +74,7 @@ class _BelowWalk:
                 break
             else:
                 self._list(path, child)
+        assert self._leaves or not more, "a page that another follows says where"
         return BelowPage(tuple(self._leaves), tuple(self._crossed), self._leaves[-1].path if more else "")
 
     def _list_files(self, level: _OpenCollection) -> None:
@@ -133,6 +135,7 @@ class _BelowWalk:
         """The stored summaries beside the rows of a collection, by name."""
         if level.summaries is not None:
             return level.summaries
+        assert level.rows, "summaries stand beside names that were read"
         self._scans += 1
         head = layout.wide_range(level.id, summaries.SECTION)[0]
         start, end = (head + level.rows[n][0][len(level.head) :] for n in (0, -1))
@@ -152,6 +155,7 @@ class _BelowWalk:
 
     def _skip(self, common: bytes, low: bytes) -> None:
         """Continue at `low`, after every path that begins with `common`."""
+        assert low > max(common, self._low), "a seek goes forward, and leaves behind what is summed up"
         self._low = low
         while self._levels and self._levels[-1].path.startswith(common):
             self._levels.pop()
@@ -179,6 +183,7 @@ class _BelowWalk:
                 return None
             self._scans += 1
             level.rows, level.at = self._reader.scan(level.start, level.end, level.chunk), 0
+            assert len(level.rows) <= level.chunk, "a scan returns what was asked for at most"
             level.ended = len(level.rows) < level.chunk
             if not level.rows:
                 return None

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from chelonia.core.bounds import REPLICAS_WANTED_MAX
 from chelonia.core.cluster.replicas import (
     Checksums,
     Location,
@@ -24,7 +25,7 @@ from chelonia.core.cluster.replicas import (
     state_of,
 )
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, blob_id, blob_object
+from chelonia.core.ids import BLOB_PREFIX, BlobId, ContentId, Guid, Ms, ObjectId, blob_id, blob_object
 from chelonia.core.metadata import TYPE_FILE, StoredObject
 from chelonia.core.ports.ahash import Condition, Element
 from chelonia.librarian.metadata.elements import (
@@ -52,6 +53,7 @@ SUMS = "sums"
 """Property with further checksums of a blob, `<name>:<hex>` with blanks between."""
 OWNERS = "owners"
 """Section with the owners of a blob that has had more than one: GUIDs of files and ids of contents."""
+assert DEFAULT_CHECKSUM_TYPE in CHECKSUM_TYPES, "what a reader gets by default may be known"
 A_FILE, A_CONTENT = "file", "content"
 """Kinds of an owner, each also the property of a blob that names its only owner."""
 
@@ -97,11 +99,14 @@ def agreed(receipts: Sequence[Receipt], blob: BlobId, size: int, checksums: Chec
 
 def measured(receipts: Sequence[Receipt]) -> Checksums:
     """Return all checksums that agreeing receipts know."""
+    assert receipts, "no bytes are known without a receipt"
     first = receipts[0].checksums.noted
     if all(receipt.checksums == first for receipt in receipts):
         return first
     sums = {kind: next((c for r in receipts if (c := getattr(r.checksums, kind))), "") for kind in CHECKSUM_TYPES}
-    return Checksums(**sums)
+    found = Checksums(**sums)
+    assert not any(receipt.checksums.conflicts(found) for receipt in receipts), "these receipts agree"
+    return found
 
 
 def make_blob(new: NewBlob, *, received: bool = False) -> list[Element]:
@@ -126,6 +131,7 @@ def sums_of(blob: StoredObject) -> dict[str, str]:
 
 def swap_blobs(file: StoredObject, new: NewBlob) -> list[Element]:
     """Give a file another blob in place of those it has."""
+    assert Guid(file.id) == new.facts.guid, "a blob is the file's that names it"
     ordinals = file.sections.get("blobs", {})
     elements = [check(file.id, is_("entry", "type", TYPE_FILE), version(file.version))]
     elements += make_blob(new, received=True)
@@ -155,6 +161,7 @@ def leave_blob(blob: StoredObject, owner: Owner, reason: str, now: Ms) -> list[E
 
 def share_blob(blob: StoredObject, owner: Owner, other: Owner, kind: str) -> list[Element]:
     """Add `other` as an owner of a blob that `owner` has and keeps in the same transact; `kind`: of both."""
+    assert owner != other, "nobody shares with himself"
     shared = blob.sections.get(OWNERS, {})
     if other in shared:
         return []
@@ -171,6 +178,7 @@ def hand_over(blob: StoredObject, file: Guid, content: ContentId) -> list[Elemen
 
 def want_copies(blob: StoredObject, owner: Owner, kind: str, wanted: int) -> list[Element]:
     """Set how many copies a blob wants; a shared one keeps the highest count that any owner has asked for."""
+    assert 0 <= wanted <= REPLICAS_WANTED_MAX, "`tree.check_wanted` has seen it"
     if len(owners_of(blob)) > 1 and wanted <= facts_of(blob).wanted:
         return []
     as_it_was = [version(blob.version)] if blob.sections.get(OWNERS) else []
@@ -184,6 +192,7 @@ def still_owner(blob: StoredObject, owner: Owner, kind: str) -> tuple[Condition,
 
 def discard_blob(blob: StoredObject, reason: str, now: Ms) -> list[Element]:
     """Remove a blob's object as read and order the erasure of every replica."""
+    assert blob.id.startswith(BLOB_PREFIX), "nothing but a blob is erased as one"
     if not blob.exists:
         return []
     elements = [erase(blob.id, version(blob.version))]

@@ -39,6 +39,7 @@ def erase(obj: ObjectId, *conditions: Condition) -> Element:
 
 def check(obj: ObjectId, *conditions: Condition, change_id: str = "") -> Element:
     """Change nothing; the conditions must hold."""
+    assert conditions, "an element that changes nothing requires something"
     return Element(obj, ChangeType.CHECK, conditions=conditions, change_id=change_id)
 
 
@@ -90,6 +91,7 @@ def version(number: int) -> Condition:
 
 def on_version(elements: Sequence[Element], read: StoredObject) -> list[Element]:
     """Return the same change on condition that its object has the version that was read."""
+    assert elements, "a change changes something"
     first = elements[0]
     assert first.object == read.id, "a change of an object begins with the object"
     return [replace(first, conditions=(*first.conditions, version(read.version))), *elements[1:]]
@@ -113,6 +115,7 @@ def file_record(location: Location, blob: BlobId, *, anew: bool = False) -> Elem
 
 def outbox_key(location: Location, now: Ms) -> str:
     """Return the property of an erasure record: records sort by the time of their decision."""
+    assert 0 <= now < 10**13, "keys of 13 digits sort by time"
     return f"{now:013d} {location.reference}"
 
 
@@ -123,6 +126,7 @@ def outbox_reference(key: str) -> ReferenceId:
 
 def outbox_record(location: Location, blob: BlobId, reason: str, now: Ms) -> Element:
     """Order the erasure of one replica. The `file` record stays until the Shepherd has confirmed it."""
+    assert reason, "an order to erase says why"
     return put(shepherd_object(location.shepherd), "erase", outbox_key(location, now), f"{blob} {reason}")
 
 

@@ -43,6 +43,7 @@ def under_way(stored: StoredObject) -> bool:
 
 def begin(stored: StoredObject, run: str) -> Element:
     """Begin a run, on condition that the record is as read: of two that begin at once one applies."""
+    assert run, "a run has a name: without one it counts as not begun"
     still = [as_read("rebuild", prop, stored.value("rebuild", prop)) for prop in ("state", RUN)]
     return put(REBUILD_OBJECT, "rebuild", RUN, run, *still)
 
@@ -59,6 +60,7 @@ def to_begin(stored: StoredObject) -> bool:
 
 def is_last(run: str) -> Element:
     """Return the condition that no other run has begun since."""
+    assert run, "a run has a name"
     return check(REBUILD_OBJECT, is_("rebuild", RUN, run), change_id=RUN)
 
 

@@ -37,6 +37,7 @@ def kept(elements: Sequence[Element], files: Sequence[Changed] = ()) -> list[Ele
 
     Args: `files`: entries that it changes, each read with `summaries.SUMMARISED`; version 0: it is made.
     """
+    assert len({file.id for file, _ in files}) == len(files), "each entry is changed once"
     extra: list[Element] = []
     for file, later in files:
         extra += _summaries(elements, file, later)
@@ -67,6 +68,7 @@ def touched(elements: Sequence[Element], file: ObjectId) -> bool:
 
 
 def _summaries(elements: Sequence[Element], file: StoredObject, later: StoredObject) -> list[Element]:
+    assert file.id == later.id, "before and after are of one entry"
     if not touched(elements, file.id):
         return []
     before = names_of(file) if type_of(file) == TYPE_FILE else ()
@@ -102,5 +104,6 @@ def after(elements: Sequence[Element], file: StoredObject) -> StoredObject:
 
 def stamps(elements: Sequence[Element], stamp: str) -> list[Element]:
     """Stamp each collection whose names change; `stamp`: of this change, `<ms> <8 hex digits>`."""
+    assert len(stamp.partition(" ")[2]) == 8, "two changes in one millisecond have two stamps"
     changed = dict.fromkeys([e.object for e in elements if e.section == "entries" and e.change is not ChangeType.CHECK])
     return [put(collection, "tally", "changed", stamp) for collection in changed]

@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from chelonia.core.ids import PENDING_OBJECT, TRASH_OBJECT, Dn, Guid, Ms, ObjectId, content_id, content_object
+from chelonia.core.ids import (
+    CONTENT_PREFIX,
+    PENDING_OBJECT,
+    TRASH_OBJECT,
+    Dn,
+    Guid,
+    Ms,
+    ObjectId,
+    content_id,
+    content_object,
+)
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_TRASHED, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Trashed, former_key
@@ -50,6 +60,8 @@ def keep(file: StoredObject, until: Ms, now: Ms) -> list[Element]:
     A collection has to be empty. Trashed entries keep it as their parent: both can come back.
     """
     kind = file.value("entry", "type")
+    assert kind in (TYPE_FILE, TYPE_COLLECTION), "nothing else comes back"
+    assert until > now, "the trash keeps an entry for a while"
     facts = {"type": kind, "deleted_ms": str(now), "until_ms": str(until)}
     elements = [put(file.id, "entry", "type", TYPE_TRASHED, version(file.version))]
     elements += (
@@ -74,6 +86,7 @@ def forget(trashed: StoredObject) -> list[Element]:
 
 def expire(trashed: StoredObject, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
     """Remove a file for good: the entry, its place in the trash, and (through the outboxes) every replica."""
+    assert len(blobs) == len(trashed.sections.get("blobs", {})), "a blob left out would stay for ever"
     elements = [erase(trashed.id, version(trashed.version), is_("entry", "type", TYPE_TRASHED)), *forget(trashed)]
     return elements + leave_bytes(trashed, blobs, "deleted", now)
 
@@ -124,6 +137,7 @@ def discard_content(file: StoredObject, now: Ms) -> list[Element]:
 
 def let_go(content: ObjectId, blobs: Sequence[StoredObject], now: Ms) -> list[Element]:
     """Drop some blobs of a discarded content."""
+    assert content.startswith(CONTENT_PREFIX), "only contents let go of their blobs page by page"
     elements = [check(content, is_("content", "state", DISCARDED))]
     for blob in blobs:
         elements += [drop(content, "named", blob_of(blob)), *leave_blob(blob, content_id(content), "deleted", now)]

@@ -72,6 +72,9 @@ MODIFIABLE_SECTIONS: Final = GIVEN_SECTIONS | {"locks"}
 MEASURED_STATES: Final = frozenset({"size", "checksum", "checksumType", "etag"})
 """Facts about bytes: they change only with the bytes."""
 
+assert GIVEN_SECTIONS.isdisjoint({"entry", "parents", "entries", "pending", "blobs", "content", "trashed"}), "its own"
+assert {TYPE_PENDING, TYPE_TRASHED}.isdisjoint(MAKEABLE_TYPES), "nobody makes what readers do not see"
+
 ENTRY: Final[Filter] = (Needed("entry"),)
 _NOTHING: Final[Sections] = {}
 _NO_SECTION: Final[Mapping[str, str]] = {}
@@ -139,6 +142,7 @@ def make_entry(
 
     Raises: EXISTS, NO_PARENT, NOT_A_COLLECTION, BAD_NAME, BAD_REQUEST.
     """
+    assert bytes_.keys().isdisjoint({"entry", "parents"}), "bytes make neither an identity nor a name"
     if request.type not in MAKEABLE_TYPES:
         raise CheloniaError(Kind.BAD_REQUEST, "makeEntry", request.name, f"{request.type!r} is no type of an entry")
     obj = ObjectId(guid)
@@ -236,7 +240,9 @@ def take_name(slot: Slot, owner: str, now: Ms) -> list[Element]:
 
 def supersede(slot: Slot, owner: str, now: Ms) -> list[Element]:
     """Remove a reservation that no longer counts. Raises: EXISTS when it is another's and has not expired."""
+    assert slot.reservation, "only a reserved name is superseded"
     guid = slot.reservation.partition(" ")[0]
+    assert slot.pending is None or slot.pending.id == guid, "an upload holds the name by its own reservation"
     is_own = slot.pending is not None and bool(owner) and slot.pending.value("entry", "owner") == owner
     if not is_own and not expired(slot.reservation, now):
         raise CheloniaError(Kind.EXISTS, subject=slot.name, cause=f"{_holds(slot.reservation)}; take another name")
@@ -293,6 +299,7 @@ def unlink(request: Unlink, removable: Removable, now: Ms, keep_ms: int = 0) -> 
     Args: `keep_ms`: time that the trash keeps a file.
     Raises: NOT_FOUND.
     """
+    assert Guid(removable.entry.id) == request.child, "the entry that was asked for was read"
     slot = Slot(removable.parents[request.parent], request.name)
     if not visible(removable.entry) or slot.child != request.child:
         raise CheloniaError(Kind.NOT_FOUND, "unlink", request.name, "no such name for this entry")
@@ -313,6 +320,8 @@ def remove_entry(removable: Removable, reason: str, now: Ms, keep_ms: int = 0) -
     """
     entry, kind = removable.entry, type_of(removable.entry)
     kept = kind in (TYPE_FILE, TYPE_COLLECTION) and keep_ms > 0
+    whole = kind != TYPE_FILE or len(removable.blobs) == len(blobs_of(entry))
+    assert kept or whole, "a file that goes takes all its blobs along: one left out would stay for ever"
     conditions: list[Condition] = [version(entry.version)]
     if kind == TYPE_COLLECTION:
         conditions += [empty("entries"), empty("pending"), empty("uploads")]
@@ -364,10 +373,12 @@ def checked_once(elements: Sequence[Element]) -> list[Element]:
 
 def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> list[Element]:
     """Bring an entry back from the trash under one name. Raises: NOT_FOUND, EXISTS, NO_PARENT, NOT_A_COLLECTION."""
+    assert Guid(trashed.id) == request.guid, "the entry that was asked for was read"
     kind = trashed.value("trashed", "type")
     if type_of(trashed) != TYPE_TRASHED or not kind:
         raise CheloniaError(Kind.NOT_FOUND, "undelete", request.guid, "no such file is kept in the trash")
     elements = [*expectations(request.expect), *take_name(slot, trashed.value("entry", "owner"), now)]
+    assert slot.parent.id != trashed.id, "nothing comes back below itself"
     elements.append(put(slot.parent.id, "entries", key_for(slot.name, kind), trashed.id))
     elements.append(put(trashed.id, "entry", "type", kind, version(trashed.version)))
     elements += [add(TREE_OBJECT, "epoch", "tree", 1)] if kind == TYPE_COLLECTION else []  # it may lie elsewhere now
@@ -379,6 +390,7 @@ def undelete(request: Undelete, trashed: StoredObject, slot: Slot, now: Ms) -> l
 
 def drop_name(slot: Slot, entry_type: str, child: Guid) -> list[Element]:
     """Take a name out of a collection, conditional on its still leading to `child`."""
+    assert child, "a name leads to an entry"
     key = key_for(slot.name, entry_type)
     return [*content_change(slot.parent), drop(slot.parent.id, "entries", key, is_("entries", key, child))]
 
@@ -458,6 +470,11 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
         TOO_LARGE.
     """
     child, kind = view.child, type_of(view.child)
+    assert Guid(child.id) == request.child, "the entry that was asked for was read"
+    assert view.source.name == request.source_name, "the name that goes was read"
+    assert view.target.name == request.target_name, "the name that comes was read"
+    above = kind != TYPE_COLLECTION or Guid(view.target.parent.id) in view.above
+    assert above, "what is above its target is known of a collection, the target itself included"
     if not visible(child) or (view.source.child != request.child and request.child != ROOT):
         raise CheloniaError(Kind.NOT_FOUND, "move", request.source_name, "no such name for this entry")
     _check_no_cycle(request.child, kind, view.above, request.target_name)
@@ -479,6 +496,8 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
 def _clear_name(request: MoveEntry, view: MoveView, holder: Removable, now: Ms, keep_ms: int) -> list[Element]:
     """Take the name from the entry that has it, for another of its kind (POSIX rename)."""
     kind, other = type_of(view.child), type_of(holder.entry)
+    assert view.target.child == Guid(holder.entry.id), "who gives way has the name"
+    assert holder.entry.id != view.child.id, "an entry does not give way to itself"
     if kind == TYPE_COLLECTION and other != TYPE_COLLECTION:
         raise CheloniaError(Kind.NOT_A_COLLECTION, "move", request.target_name, f"what has the name is a {other}")
     if other == TYPE_COLLECTION and kind != TYPE_COLLECTION:
@@ -490,8 +509,12 @@ def _clear_name(request: MoveEntry, view: MoveView, holder: Removable, now: Ms, 
 
 def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
     """Exchange the names of two entries in one transact. Raises: NOT_FOUND, INVALID_TARGET (a cycle, or the root)."""
-    assert view.holder is not None, "an exchange is of two entries"
+    assert view.holder is not None, "both entries of an exchange were read"
     one, other = view.child, view.holder.entry
+    assert one.id != other.id, "an exchange is of two entries"
+    for entry, slot, above in ((one, view.target, view.above), (other, view.source, view.above_source)):
+        known = type_of(entry) != TYPE_COLLECTION or Guid(slot.parent.id) in above
+        assert known, "what is above its new name is known of a collection, that place included"
     for entry, slot in ((one, view.source), (other, view.target)):
         if not visible(entry) or slot.child != Guid(entry.id):
             raise CheloniaError(Kind.NOT_FOUND, "move", slot.name, "no such name for this entry")
@@ -548,6 +571,7 @@ def _parents(request: MoveEntry, child: StoredObject) -> list[Element]:
 
 def change_entry(request: ChangeEntry, entry: StoredObject, now: Ms) -> list[Element]:
     """Set and unset several properties of one entry. Raises: NOT_FOUND, BAD_REQUEST (not a caller's to change)."""
+    assert Guid(entry.id) == request.guid, "the entry that was asked for was read"
     if not visible(entry):
         raise CheloniaError(Kind.NOT_FOUND, "changeEntry", request.guid, "no such entry")
     for section, prop in (*((t.section, t.property) for t in request.put), *request.drop):
@@ -571,6 +595,7 @@ def time_set(entry: StoredObject) -> list[Element]:
 
 def set_wanted(request: SetWanted, file: StoredObject, blobs: Iterable[StoredObject]) -> list[Element]:
     """Change the number of wanted replicas on a file and all its blobs. Raises: NOT_FOUND, NOT_A_FILE, BAD_REQUEST."""
+    assert Guid(file.id) == request.guid, "the file that was asked for was read: it owns the blobs"
     if not visible(file):
         raise CheloniaError(Kind.NOT_FOUND, "setWanted", request.guid, "no such entry")
     if type_of(file) != TYPE_FILE:

@@ -28,6 +28,7 @@ LOCATIONS = "locations"
 BLOBS = "blobs"
 NAMED_ONLY = frozenset({BLOBS, "content", "locks", "tally"})
 """Shown only to a filter that names the section."""
+assert HIDDEN.isdisjoint(NAMED_ONLY), "what no filter shows needs none"
 BLOBS_LINKED = Linked(BLOBS, BLOB_PREFIX, (Needed(LOCATIONS),))
 """Link from a file to the locations of its blobs."""
 _VERIFIED = frozenset(state.value for state in PROVEN)

@@ -15,6 +15,7 @@ class FailureEvidence:
     """The evidence on all Shepherds. `lease_ms`: time for which another Librarian's word, and a conclusion, counts."""
 
     def __init__(self, lease_ms: int) -> None:
+        assert lease_ms > 0, "a conclusion counts for a while"
         self._lease_ms = lease_ms
         self._gone: set[ServiceId] = set()
         self._away: dict[ServiceId, Ms] = {}
@@ -59,6 +60,7 @@ class FailureEvidence:
 
     def is_vouched(self, shepherd: ServiceId, now: Ms) -> bool:
         """Return whether another Librarian has lately heard it."""
+        assert shepherd not in self._away or shepherd not in self._vouched, "the later conclusion ends the other"
         return self._lately(self._vouched, shepherd, now)
 
     def _lately(self, when: Mapping[ServiceId, Ms], shepherd: ServiceId, now: Ms) -> bool:

@@ -78,6 +78,11 @@ class Transition:
     before: str
     left: bool = False
 
+    def __post_init__(self) -> None:
+        assert self.state in (NODE_ALIVE, NODE_OFFLINE), "presence is written, neither plans nor approval"
+        assert self.state != self.before, "a transition changes the state"
+        assert self.state == NODE_OFFLINE or not self.left, "who has announced its end is not alive"
+
 
 class RecordedHealth(NamedTuple):
     """Facts in a view of a Shepherd that are not in the table: its store on record, and its trouble."""
@@ -92,6 +97,9 @@ class FlapRule:
 
     returns_max: int = 3
     window_ms: int = 600_000
+
+    def __post_init__(self) -> None:
+        assert self.returns_max > 0, "one that never came back is steady"
 
 
 def steady_from(returns: Sequence[Ms], rule: FlapRule) -> Ms:
@@ -134,6 +142,7 @@ class HealthTable:
     started, gets to start too."""
 
     def __init__(self, lease_ms: int, started_ms: Ms, rule: FlapRule = FlapRule(), *, start_grace_ms: int = 0) -> None:
+        assert start_grace_ms >= 0, "the grace begins with the start"
         self._lease_ms = lease_ms
         self._rule = rule
         self.listening = Listening(lease_ms, started_ms)
@@ -183,6 +192,7 @@ class HealthTable:
         if node.beat is not None and (older(beat, node.beat) or _after_farewell(beat, node.beat)):
             return None
         assert node.heard_ms is None or node.heard_ms <= now, "what is heard now is the newest"
+        assert (node.beat is None) == (node.heard_ms is None), "what was heard was heard at a time"
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
@@ -276,6 +286,7 @@ class HealthTable:
     def missed(self, now: Ms, margin_ms: int) -> tuple[ServiceId, ...]:
         """Return the Shepherds stored as alive whose lease will have run out in `margin_ms`, ordered by service id. The
         leader asks the other Librarians before it calls such a Shepherd away."""
+        assert margin_ms >= 0, "a lease that has run out is missed already"
         return tuple(
             shepherd
             for shepherd, node in self._nodes.items()

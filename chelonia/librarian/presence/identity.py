@@ -51,6 +51,8 @@ def read(shepherd: StoredObject) -> Recorded:
 def recording(beat: Heartbeat, before: Recorded, last_boot: int) -> tuple[Recorded, list[Element]]:
     """Record the store of a heartbeat, on condition that the record is as `before`; its reports begin anew.
     `last_boot`: the latest known boot of the store that it replaces."""
+    assert beat.store, "what is recorded is a store"
+    assert beat.store != before.store, "the store on record needs no recording"
     replaced = {store: boot for store, boot in before.replaced.items() if store != beat.store}
     if before.store:
         replaced = {before.store: max(before.boot, last_boot), **replaced}
@@ -83,6 +85,11 @@ class Judgement:
     cause: str = ""
     alarm: bool = False
     record: bool = False
+
+    def __post_init__(self) -> None:
+        assert bool(self.refused) == bool(self.cause), "a refusal says why"
+        assert self.refused or not self.alarm, "what is taken alarms nobody"
+        assert not (self.refused and self.record), "what is refused is not recorded"
 
 
 def judge(
@@ -169,6 +176,7 @@ class Voices:
     """The process that speaks for each Shepherd, as one Librarian hears it. `now` is monotonic."""
 
     def __init__(self, lease_ms: int) -> None:
+        assert lease_ms > 0, "a voice is heard for a while"
         self._lease_ms = lease_ms
         self._recorded: dict[ServiceId, Recorded] = {}
         self._voices: dict[ServiceId, _Voice] = {}
@@ -232,6 +240,7 @@ class Voices:
 
     def refused(self, beat: Heartbeat, judged: Judgement, now: Ms) -> bool:
         """Refuse a heartbeat; returns whether to notify a person now."""
+        assert judged.refused, "the caller takes what was not refused"
         if not judged.alarm:
             return False
         before = self.trouble(beat.shepherd, now)

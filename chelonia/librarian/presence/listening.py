@@ -15,12 +15,14 @@ WATCHES: Final = 4
 """Times in a lease that a Librarian notes that it runs; half a lease without a note is one in which it stood still."""
 STEADY_LEASES: Final = 2
 """Leases for which a process has to run before it stands still again; one that ran for less runs late."""
+assert WATCHES > 2, "a process that runs notes it before half a lease is over"
 
 
 class Listening:
     """The time in which one process has listened, in ms, without those in which it stood still."""
 
     def __init__(self, lease_ms: int, started_ms: Ms) -> None:
+        assert lease_ms > 0, "silence is a while without a heartbeat"
         self._lease_ms = lease_ms
         self._watched_ms: Ms | None = None
         self._still_ms = 0
@@ -34,12 +36,14 @@ class Listening:
 
     def watch(self, now: Ms) -> None:
         """Note that this process runs, `WATCHES` times in a lease; without any note it counts as running."""
+        assert self._watched_ms is None or self._watched_ms <= now, "the clock is monotonic"
         ran = self.ran(now)
         if self.stalled(now):
             if ran - self._woke_ran_ms >= STEADY_LEASES * self._lease_ms:
                 self.since = ran
             self._still_ms, self._woke_ran_ms = now - ran, ran
         self._watched_ms = now
+        assert self.ran(now) == ran, "a note changes what counts from now on, not what has passed"
 
     def ran(self, now: Ms) -> int:
         """Return the time now without that in which this process stood still beyond its sleep between two notes."""

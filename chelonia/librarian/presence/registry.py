@@ -25,6 +25,7 @@ NO_SERVICE = "-"
 
 def property_of(record: ServiceRecord) -> str:
     """Return the property of a registered identity: `<service id> <DN>`."""
+    assert " " not in record.service_id, "the first blank ends the service id"
     return f"{record.service_id or NO_SERVICE} {record.dn}"
 
 
@@ -71,6 +72,7 @@ def add_record(record: ServiceRecord) -> Element:
 
 def drop_waiting(record: ServiceRecord) -> Element:
     """Drop an identity that still waits."""
+    assert not record.approved, "only who waits gives way"
     role, prop = record.role.value, property_of(record)
     return drop(SERVICES_OBJECT, role, prop, is_(role, prop, WAITING))
 

@@ -127,6 +127,9 @@ def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Rep
 
 def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
     """Decide everything that a report in its turn changes at `now`, its number included."""
+    last = reached(context.shepherd)
+    repeated = last == ReportPosition(report.boot, report.number)
+    assert repeated or is_next(report, last), "a report is judged in its turn, or as it was before"
     judged = Judged(now)
     obj = shepherd_object(report.shepherd)
     boot, number = context.shepherd.value("report", "boot"), context.shepherd.value("report", "number")
@@ -134,13 +137,15 @@ def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
     judged.elements.append(put(obj, "report", "boot", str(report.boot), *conditions))
     judged.elements.append(put(obj, "report", "number", str(report.number)))
     if report.number == 1:
-        last = last_news(context.shepherd)
+        news = last_news(context.shepherd)
         # as the answer says (`before`)
         so_far = as_read("report", "obeyed", context.shepherd.value("report", "obeyed"))
-        judged.elements.append(put(obj, "report", "before", f"{last.boot} {last.number} {report.boot}", so_far))
+        judged.elements.append(put(obj, "report", "before", f"{news.boot} {news.number} {report.boot}", so_far))
     replicas = {replica.reference: replica for replica in report.replicas}.values()
     for replica in sorted(replicas, key=lambda replica: replica.state is not ReplicaState.DELETED):  # may make place
         _judge_one(Location(report.shepherd, replica.reference), replica, context, judged)
+    assert all(element.section != "erase" for element in judged.elements), "no report orders an erasure"
+    assert set(judged.unknown).isdisjoint(judged.unlisted), "a replica is unknown, or listed from now on"
     return judged
 
 

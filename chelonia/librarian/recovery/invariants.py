@@ -121,6 +121,7 @@ class RuleContext(Protocol):
 
 def entry_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
     """Check an entry's own sections (`entry parents blobs states put`)."""
+    assert is_guid(entry.id), "`object_rules` chooses by the id"
     kind = type_of(entry)
     if kind in (TYPE_PENDING, TYPE_TRASHED):
         yield from (_pending_rules if kind == TYPE_PENDING else _trashed_rules)(look, entry)
@@ -287,6 +288,7 @@ def index_work(index: ObjectId, keys: Iterable[str], now: Ms) -> Iterator[Findin
 
 def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
     """Check a blob's own sections (`blob locations claims`)."""
+    assert blob.id.startswith(BLOB_PREFIX), "`object_rules` chooses by the id"
     owners = owners_of(blob)
     strange = [owner for owner in owners if not names_it(look, owner, owners[owner], blob_of(blob))]
     for owner in strange[:1] if len(strange) == len(owners) else strange:
@@ -369,6 +371,7 @@ def blob_work(blob: StoredObject) -> Iterator[Finding]:
 
 def content_rules(look: RuleContext, content: StoredObject) -> Iterator[Finding]:
     """Check a content's own section."""
+    assert content.id.startswith(CONTENT_PREFIX), "`object_rules` chooses by the id"
     state, file = content.value("content", "state"), ObjectId(content.value("content", "file"))
     due = content.value("content", "due_ms")
     if (due or state != SEALED) and not look.value(PENDING_OBJECT, "due", trash.due_key(int(due), content.id)):
@@ -503,10 +506,13 @@ def object_work(obj: StoredObject) -> tuple[Finding, ...]:
 def guarded(object_id: ObjectId, rules: Callable[[], Iterable[Finding]]) -> tuple[Finding, ...]:
     """Return the findings of `rules`; a value that cannot be read is one finding."""
     try:
-        return tuple(rules())
+        found = tuple(rules())
     except (CheloniaError, ValueError) as error:
         return (_finding(object_id, MALFORMED, "", f"cannot be read: {error}"),)
+    assert all(finding.object == object_id for finding in found), "rules speak of the object that they look at"
+    return found
 
 
 def _finding(object_id: ObjectId, rule: str, subject: str, text: str) -> Finding:
+    assert text, "a finding says what is wrong"
     return Finding(object_id, rule, subject, SEVERITY[rule], text)

@@ -84,16 +84,19 @@ def outlook(loss: KnownLoss) -> tuple[int, int] | None:
 
     Right after a loss only some of it is counted: a forecast from that alone would be far too short.
     """
+    assert 0 <= loss.share <= 1, "a share"
     counted = loss.copies + loss.copies_done
     if loss.unplanned > counted or loss.share < SHARE_MIN:
         return None
     more = round((counted + loss.unplanned) / loss.share) - counted
+    assert more >= 0, "the whole loss is no smaller than its part"
     size = (loss.bytes + loss.bytes_done) / counted if counted else 0
     return loss.copies + more, loss.bytes + round(more * size)
 
 
 def limited_ms(size: int, bytes_per_s: int, at_once: int) -> int:
     """Return the least milliseconds for so many bytes when `at_once` Shepherds each send `bytes_per_s` (0: any)."""
+    assert at_once > 0, "somebody sends"
     return round(size * 1000 / (bytes_per_s * at_once)) if bytes_per_s else 0
 
 
@@ -137,6 +140,7 @@ class Rate:
 
     def began(self, copy: ReferenceId, size: int, now: Ms) -> None:
         """Note that a copy begins."""
+        assert copy not in self._running, "a copy begins once"
         self._charge(now)
         if not self._running:
             self._anew(now)
@@ -152,6 +156,7 @@ class Rate:
             return
         overhead = self._overhead_ms / (len(self._running) + 1)
         self._overhead_ms -= overhead
+        assert self._overhead_ms >= 0, "no more is charged than there was"
         like = self._large if sample.size >= COPY_BYTES else self._small
         like.append(replace(sample, cost_ms=sample.cost_ms + overhead))
         self._recent.append((now, sample.size))
@@ -172,6 +177,7 @@ class Rate:
         while too little is known of their cost. `at_once`: copies that can run at once, 1 at least."""
         if not copies:
             return 0
+        assert at_once > 0, "one copy can run"
         charged = self._charged_by(now)
         over = not self._running and now - self._charged_at >= IDLE_MS
         cost = self._cost(min(at_once, copies), self._burst + over)
@@ -199,6 +205,7 @@ class Rate:
 
     def _anew(self, now: Ms) -> None:
         """Begin after an idle time: a new burst, unless it was short."""
+        assert not self._running, "nothing is idle while a copy runs"
         idle = now - self._charged_at
         if not self._burst or idle >= IDLE_MS:
             self._burst, self._started, self._overhead_ms = self._burst + 1, 0, 0.0
@@ -233,6 +240,7 @@ class Rate:
 
 
 def _weight(sample: _Sample, at_once: int, burst: int) -> float:
+    assert sample.beside >= 1, "a copy runs beside itself at least"
     alone = min(1.0, sample.beside / at_once)
     return alone * (EARLIER if sample.burst != burst else COLD if sample.nth < at_once else 1.0)
 
@@ -247,10 +255,12 @@ def _fitted(points: Sequence[_Point]) -> tuple[float, float]:
             usual = like * (a + b * units)
             nearer.append((units, min(max(cost_ms, usual / OUTLIER), usual * OUTLIER), weight))
         a, b = _least_squares(nearer, b / a)
+    assert min(a, b) > 0, "a copy takes time, and so does a byte"
     return a, b
 
 
 def _median(weighed: Sequence[tuple[float, float]]) -> float:
+    assert weighed, "there is a middle of something"
     half = sum(weight for _, weight in weighed) / 2
     for value, weight in sorted(weighed):
         half -= weight
@@ -268,6 +278,7 @@ def _least_squares(points: Sequence[_Point], shape: float) -> tuple[float, float
         aa, ab, bb = aa + share, ab + more, bb + more * units
         at, bt = at + share * cost_ms, bt + more * cost_ms
     determinant = aa * bb - ab * ab
+    assert determinant > 0, "the prior and one sample decide both costs"
     a, b = (at * bb - bt * ab) / determinant, (aa * bt - ab * at) / determinant
     if a * RATIO_MAX < b:
         a = (at + RATIO_MAX * bt) / (aa + 2 * RATIO_MAX * ab + RATIO_MAX * RATIO_MAX * bb)

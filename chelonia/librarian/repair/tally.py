@@ -17,6 +17,7 @@ from chelonia.librarian.repair.plan.decide import BlobPlan
 _COUNT_BITS = 6
 _COUNT = (1 << _COUNT_BITS) - 1
 """Largest count of copies, 63; a user may ask for 32."""
+assert bounds.REPLICAS_WANTED_MAX <= _COUNT, "all counts that a user may ask for can be packed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class RepairTally:
         self._lost[blob.blob] = None
         if blob.blob not in self._named and len(self._named) < bounds.LOST_NAMES_SHOWN:
             self._named[blob.blob] = blob
+        assert len(self._named) <= min(len(self._lost), bounds.LOST_NAMES_SHOWN), "some of the lost are named"
         return news and blob.blob in self._named
 
     def found(self, blob: BlobId) -> None:
@@ -97,6 +99,7 @@ class RepairTally:
     @property
     def touched(self) -> int:
         """Watched blobs that were found exposed."""
+        assert len(self._touched) <= len(self._watched), "nothing else is watched"
         return len(self._touched)
 
     @property
@@ -171,6 +174,7 @@ class RepairTally:
 
 def _pack(plan: BlobPlan) -> int:
     """From the left: size, whether it is stuck, whether copies are waited for, copies lacking, copies live."""
+    assert 0 <= plan.live < plan.wanted, "what lacks no copy is not exposed"
     lack = min(plan.wanted - plan.live, _COUNT)
     flags = int(plan.waited > 0) | int(plan.short > 0) << 1
     return ((max(plan.size, 0) << 2 | flags) << _COUNT_BITS | lack) << _COUNT_BITS | min(plan.live, _COUNT)

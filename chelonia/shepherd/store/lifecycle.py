@@ -107,6 +107,7 @@ def left_ms(facts: ReplicaFacts, now_ms: Ms, settings: ShepherdSettings) -> int:
         now_ms: wall clock. One that was set back keeps a replica no longer than a ticket of now would.
     """
     grace_ms = settings.unknown_grace_ms
+    assert grace_ms >= 0, "a grace only prolongs"
     left = facts.created_ms + facts.commit_within_ms + grace_ms - now_ms
     return min(max(left, 0), settings.ticket_lifetime_max_ms + grace_ms)
 
@@ -119,6 +120,7 @@ def unproven(held: KeptReplica) -> KeptReplica:
 def checked(held: KeptReplica, intact: bool, now_ms: Ms) -> KeptReplica:
     """Return the replica after a full check of bytes and record."""
     state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED) or held.state
+    assert state in (ReplicaState.ALIVE, ReplicaState.INVALID), "a check decides whether the bytes may be handed out"
     return replace(held, state=state, checked_ms=now_ms, listed=held.listed and state is held.state)
 
 
@@ -154,13 +156,16 @@ def ask_again_ms(held: KeptReplica, now_ms: int, retry_ms: int) -> int:
     Uncommitted bytes are reported ever more rarely, and once more when their time ends. The moments are the same for
     all, so that many share one report.
     """
+    assert retry_ms > 0, "answers take time"
     if held.committed:
         return retry_ms
     span, longest = retry_ms, min(now_ms - held.unknown_since_ms, ASK_AGAIN_TIMES_MAX * retry_ms)
     while 2 * span <= longest:
         span *= 2
     shared_ms = (now_ms + span // 2) // span * span + span
-    return min(shared_ms, max(held.keep_until_ms, now_ms + retry_ms)) - now_ms
+    pause_ms = min(shared_ms, max(held.keep_until_ms, now_ms + retry_ms)) - now_ms
+    assert pause_ms > 0, "what was just asked is not asked again at once"
+    return pause_ms
 
 
 def reported(held: KeptReplica) -> ReportedReplica:

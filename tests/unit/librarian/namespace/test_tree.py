@@ -75,7 +75,7 @@ def test_removal_takes_a_name_only_where_it_still_leads_to_the_entry() -> None:
 
 def test_a_move_of_a_collection_rests_on_the_epoch_it_has_read() -> None:
     root = collection(entries={"a/": A})
-    view = MoveView(collection(A, parents={"0/a": "parent"}), Slot(root, "a"), Slot(root, "b"), "7")
+    view = MoveView(collection(A, parents={"0/a": "parent"}), Slot(root, "a"), Slot(root, "b"), "7", frozenset({ROOT}))
     elements = tree.move(MoveEntry(Guid(A), ROOT, "a", ROOT, "b", False), view, NOW)
     bump = next(e for e in elements if e.object == TREE_OBJECT)
     assert [(c.type.value, c.value) for c in bump.conditions] == [("is", "7")]

@@ -28,7 +28,7 @@ from chelonia.core.ids import (
 from chelonia.core.ports.ahash import AHash, Element, Page
 from chelonia.core.ports.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.values import replace
-from chelonia.librarian.metadata.elements import check, drop, erase, file_record, outbox_record, put
+from chelonia.librarian.metadata.elements import check, drop, erase, file_record, isset, outbox_record, put
 from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST
 from chelonia.librarian.repair.plan.decide import SURPLUS
@@ -343,7 +343,7 @@ async def test_nothing_goes_of_a_shepherd_that_metadata_put_back_since_know_as_a
         prop = registry.property_of(record)
         back = [put(SERVICES_OBJECT, Role.SHEPHERD.value, prop, registry.APPROVED), *late(p, one, blob)]
         assert (await p.b.ahash.transact(LIBRARIAN, RequestKey(""), tuple(back))).applied
-        lease = check(SERVICES_OBJECT)
+        lease = check(SERVICES_OBJECT, isset(Role.SHEPHERD.value, prop))
         await life.sweep(LIBRARIAN, lease)
         assert one in await p.b.locations(blob)
         assert await p.b.outbox(one)
