@@ -108,6 +108,26 @@ def test_a_null_version_removed_on_a_condition_leaves_one_that_waits_for_the_key
     assert [version for _, version, _ in kept.history()].count("null") == (not conditional)
 
 
+def test_a_null_version_that_goes_behind_a_marker_is_not_removed_without_a_word(
+    kept: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went as an older one than itself; then there was none that met the condition, and the answer was 404."""
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    kept.put("k", b"x")
+    assert kept.ask("PUT", "/lab?versioning", ON).status == 200
+    etag, listing, told = kept.ask("HEAD", "/lab/k").headers["ETag"], kept.files.list, list[Heard]()
+
+    async def late(call: Call, ask: Listing) -> Listed:
+        monkeypatch.setattr(kept.files, "list", listing)
+        told.append(await kept._ask("DELETE", "/lab/k", b"", JOE, {}))
+        return await listing(call, ask)
+
+    monkeypatch.setattr(kept.files, "list", late)
+    assert kept.ask("DELETE", "/lab/k?versionId=null", If_Match=etag).status == 204
+    assert [each.status for each in told] == [204]
+    assert [mark for _, _, mark in kept.history()] == ["marker*"]
+
+
 @pytest.mark.parametrize("state", [ON, OFF])
 def test_a_write_on_a_condition_whose_version_an_erasure_has_given_the_key_is_done(
     kept: Door, meanwhile: Meanwhile, state: str
