@@ -51,7 +51,7 @@ async def show(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     nothing = (
         "Nothing of yours on this page." if after or further else "Nothing of yours that was deleted from here is kept."
     )
-    none = "" if rows else f"<p>{nothing}</p>"  # a page counts what all users have deleted
+    none = "" if rows else f"<p>{nothing}</p>"  # one page reads only so many of all users'
     more = f'<p><a href="?{TRASH}&amp;after={further}">more</a></p>' if further else ""
     columns = "".join(f'<th scope="col">{name}</th>' for name in ("Name", "Size", "Deleted", "Kept until", ""))
     return frame.answer(
