@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -142,7 +143,7 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
     environ, files = session.environ, session.settings().files
     url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
     # Each cluster has a file of its own, as other programs use those of the others. A host may have several clusters.
-    name = f"ca-{urlsplit(url).netloc.replace(':', '-')}.pem"
+    name = f"ca-{re.sub('[^A-Za-z0-9.]', '-', urlsplit(url).netloc)}.pem"
     made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name(name)
     values = {
         "url": url,
@@ -170,4 +171,6 @@ def _endpoint(session: Session) -> str:
     if settings.s3:
         return settings.s3[0]
     bartender = urlsplit(settings.bartender_urls()[0])
-    return f"https://{bartender.hostname}:{(bartender.port or 60_000) + PORT_AFTER_BARTENDER}"
+    host = bartender.hostname or ""
+    port = (bartender.port or 60_000) + PORT_AFTER_BARTENDER
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"

@@ -89,6 +89,17 @@ def test_s3_configure_says_how_the_file_of_cas_is_made(
     assert "first: mkdir" not in lines[0]
 
 
+def test_s3_configure_knows_a_cluster_by_an_address_of_ipv6(
+    cluster: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A shell takes brackets for a pattern of names."""
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    lines = cluster("--bartender", "https://[::1]:60000", "s3", "configure", "aws").lines
+    assert any("https://[::1]:60007" in line for line in lines), lines
+    assert "[" not in lines[0]
+
+
 def test_the_cas_of_another_service_are_not_taken_for_the_clusters(
     cluster: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
