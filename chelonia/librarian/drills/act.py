@@ -263,7 +263,7 @@ class LibrarianDrills:
             try:
                 await self._recall(after)
             except CheloniaError as error:
-                _LOG.info("drill %s: %s is not reached, it is told again: %s", after.id, after.shepherd, error)
+                _LOG.info("drill %s: %s has not ended its part, it is told again: %s", after.id, after.shepherd, error)
         if not after.running:
             took = f"noticed after {_since(after, after.noticed_ms)}, whole after {_since(after, after.whole_ms)}"
             _LOG.warning("DRILL %s is over: %s, %s; %s", after.id, after.stage.value, took, after.why or "all is well")
