@@ -66,6 +66,7 @@ def read_page(reader: Reader, object_id: ObjectId, section: str, after: str, lim
         if after:
             start = layout.wide_key(object_id, section, after) + b"\0"
         rows = reader.scan(start, end, limit + 1)
+        assert len(rows) <= limit + 1, "a scan returns what was asked for at most"
         items = [(layout.wide_name(key)[1], layout.decode_value(value)) for key, value in rows]
     else:
         data = reader.get(layout.header_key(object_id))

@@ -42,7 +42,20 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "base", "misc", "
 PURE = (
     "chelonia/core/rights", "chelonia/core/contents", "chelonia/core/cluster", "chelonia/core/timing",
     "chelonia/ahash/group", "chelonia/shepherd/rules", "chelonia/librarian/**/decide.py",
-    "chelonia/ahash/engine.py", "chelonia/librarian/repair/worklist.py", "chelonia/shepherd/store/index.py",
+    "chelonia/ahash/engine.py", "chelonia/ahash/below.py", "chelonia/ahash/reads.py",
+    "chelonia/shepherd/store/index.py", "chelonia/shepherd/store/lifecycle.py",
+    "chelonia/librarian/metadata/blobs.py", "chelonia/librarian/metadata/elements.py",
+    "chelonia/librarian/metadata/rebuild_record.py",
+    "chelonia/librarian/namespace/tree.py", "chelonia/librarian/namespace/trash.py",
+    "chelonia/librarian/namespace/summaries.py", "chelonia/librarian/namespace/view.py",
+    "chelonia/librarian/presence/health.py", "chelonia/librarian/presence/failure_evidence.py",
+    "chelonia/librarian/presence/identity.py", "chelonia/librarian/presence/listening.py",
+    "chelonia/librarian/presence/quorum_verdict.py", "chelonia/librarian/presence/registry.py",
+    "chelonia/librarian/presence/reports.py", "chelonia/librarian/leadership/operator_controls.py",
+    "chelonia/librarian/repair/worklist.py", "chelonia/librarian/repair/guard.py",
+    "chelonia/librarian/repair/tally.py", "chelonia/librarian/repair/forecast.py",
+    "chelonia/librarian/repair/plan/changed.py",
+    "chelonia/librarian/recovery/invariants.py", "chelonia/librarian/recovery/mends.py",
 )  # fmt: skip
 LACKING = "asserts_lacking_in_pure_rooms_per_mille"
 
@@ -126,8 +139,14 @@ def asserts_in(sources: Iterable[str]) -> tuple[int, int]:
     """Count asserts, and functions except those that are only declared."""
     nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    with_body = [node for node in functions if not isinstance(node.body[-1], ast.Expr)]
+    with_body = [node for node in functions if not _is_declared(node)]
     return sum(isinstance(node, ast.Assert) for node in nodes), len(with_body)
+
+
+def _is_declared(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a function has no body but its docstring, or `...`."""
+    last = node.body[-1]
+    return isinstance(last, ast.Expr) and isinstance(last.value, ast.Constant)
 
 
 def asserts_of_rooms() -> dict[str, tuple[int, int]]:
@@ -312,7 +331,7 @@ def test_shares_round_up() -> None:
 
 
 def test_asserts_are_counted_in_modules_and_functions_but_none_of_what_is_declared() -> None:
-    source = "assert 1\ndef f():\n    assert 2\nclass P:\n    def declared(self):\n        ...\n"
+    source = "assert 1\ndef f():\n    assert 2\n    f()\nclass P:\n    def declared(self):\n        ...\n"
     assert asserts_in([source, source]) == (4, 2)
     assert lacking_asserts([(1, 2), (0, 4)]) == {LACKING: 834}
     assert len(broken_shares({LACKING: 701}, {LACKING: 700}, [])) == 1

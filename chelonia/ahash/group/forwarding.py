@@ -155,6 +155,7 @@ class Forwarder:
             raise NotCarriedOut(Kind.UNAVAILABLE, request.method, cause="too many calls wait for the master: retry")
         self._last += 1
         number, future = self._last, asyncio.get_running_loop().create_future()
+        assert number not in self._outstanding, "an answer is to one call"
         call = self._outstanding[number] = _Outstanding(peer, request.method, future)
         try:
             if not self._send(peer, number, body):

@@ -17,6 +17,7 @@ from chelonia.core.values import replace
 UNBOUNDED = -1
 UNCHANGED = -2
 """Instead of a bound in an order to set a quota: it stays as it is, whoever sets the other at the same time."""
+assert max(UNBOUNDED, UNCHANGED) < 0, "neither is a bound"
 EACH_USER: Final = Dn("*")
 """In place of a DN: each user without a quota of his own (the default quota). No user has this DN."""
 
@@ -42,6 +43,7 @@ class Quota(msgspec.Struct, frozen=True):
         size, files = (
             was if now == UNCHANGED else now for now, was in ((self.bytes, before.bytes), (self.files, before.files))
         )
+        assert UNCHANGED not in (size, files), "what is stored is a bound, or none"
         return replace(self, bytes=size, files=files)
 
     @property

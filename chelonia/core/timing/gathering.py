@@ -36,6 +36,10 @@ class BatchLimits(Struct, Generic[Q], frozen=True):
     weight: Callable[[Q], int] = lambda _: 0
     weight_max: int = 0
 
+    def __post_init__(self) -> None:
+        assert self.most > 0, "a batch has room for a request"
+        assert self.at_once > 0, "some batch is at work"
+
 
 class Gathering(Generic[Q, A]):
     """The requests for one operation, from all callers."""
@@ -88,6 +92,7 @@ class Gathering(Generic[Q, A]):
             raise
         finally:
             self._at_work -= 1  # in the step that saw none waiting: a later request begins another batch
+            assert self._at_work >= 0, "what ends has begun"
 
     async def _done(self, batch: list[Pending[Q, A]]) -> None:
         try:
@@ -105,6 +110,7 @@ class Gathering(Generic[Q, A]):
             if count and weight > limits.weight_max:
                 break
             count += 1
+        assert count or not self._waiting, "a request too heavy for any batch goes alone"
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._overdue is not None and not self._waiting:
             self._overdue.cancel()

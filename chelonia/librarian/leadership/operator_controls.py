@@ -22,6 +22,7 @@ CURSORS = "cursors"
 
 def control_of(stored: StoredObject, settings: LibrarianSettings) -> HealControl:
     """Return the controls in force: as ordered, else as this Librarian is configured."""
+    assert stored.id == REPAIR_OBJECT, "the orders were read"
     rate = _number(stored.value(CONTROL, "bytes_per_s"))
     copies = _number(stored.value(CONTROL, "copies_per_node"))
     return HealControl(
@@ -61,6 +62,7 @@ def _limits(order: HealOrder) -> list[Element]:
 
 def cursors_of(stored: StoredObject) -> dict[ServiceId, tuple[Ms, str]]:
     """Return the stored cursors: by Shepherd, the time of its loss and the last reference planned."""
+    assert stored.id == REPAIR_OBJECT, "the cursors were read"
     found = {}
     for shepherd, text in stored.sections.get(CURSORS, {}).items():
         loss, _, after = text.partition(" ")

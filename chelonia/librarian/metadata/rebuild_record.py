@@ -38,6 +38,7 @@ DELETED_FOR_GOOD: Final = "deleted"
 
 def under_way(stored: StoredObject) -> bool:
     """Return whether a rebuild has begun and not ended: half a namespace is no ground to act on."""
+    assert stored.id == REBUILD_OBJECT, "its record was read: any other object says that there is none"
     return stored.value("rebuild", "state") == RUNNING
 
 
@@ -76,6 +77,7 @@ def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
 
 def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool:
     """Return whether a rebuild may have listed the quarantine of a Shepherd that last reported in this boot."""
+    assert stored.id == REBUILD_OBJECT, "its record was read"
     return boot <= int(stored.value(REPORTED, shepherd, "-1"))
 
 
@@ -86,6 +88,7 @@ def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
 
 def half_reported(stored: StoredObject) -> tuple[ServiceId, ...]:
     """Return the Shepherds whose knowledge a late rebuild takes in, or did so until it broke off."""
+    assert stored.id == REBUILD_OBJECT, "its record was read"
     reported = stored.sections.get(REPORTED, {})
     return tuple(ServiceId(shepherd) for shepherd, boot in sorted(reported.items()) if boot == EVERY_BOOT)
 
@@ -96,6 +99,7 @@ def has_reported(stored: StoredObject, shepherd: ServiceId) -> bool:
 
 
 def _words(stored: StoredObject) -> Mapping[str, str]:
+    assert stored.id == REBUILD_OBJECT, "its record was read"
     return stored.sections.get(SHEPHERDS, {})
 
 

@@ -470,11 +470,7 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
         TOO_LARGE.
     """
     child, kind = view.child, type_of(view.child)
-    assert Guid(child.id) == request.child, "the entry that was asked for was read"
-    assert view.source.name == request.source_name, "the name that goes was read"
-    assert view.target.name == request.target_name, "the name that comes was read"
-    above = kind != TYPE_COLLECTION or Guid(view.target.parent.id) in view.above
-    assert above, "what is above its target is known of a collection, the target itself included"
+    _check_read(request, view)
     if not visible(child) or (view.source.child != request.child and request.child != ROOT):
         raise CheloniaError(Kind.NOT_FOUND, "move", request.source_name, "no such name for this entry")
     _check_no_cycle(request.child, kind, view.above, request.target_name)
@@ -491,6 +487,15 @@ def move(request: MoveEntry, view: MoveView, now: Ms, keep_ms: int = 0) -> list[
     if kind == TYPE_COLLECTION:
         elements.append(_next_epoch(view))
     return elements
+
+
+def _check_read(request: MoveEntry, view: MoveView) -> None:
+    """Assert that the caller has read what a move rests on."""
+    assert Guid(view.child.id) == request.child, "the entry that was asked for was read"
+    assert view.source.name == request.source_name, "the name that goes was read"
+    assert view.target.name == request.target_name, "the name that comes was read"
+    known = type_of(view.child) != TYPE_COLLECTION or Guid(view.target.parent.id) in view.above
+    assert known, "what is above its target is known of a collection, the target itself included"
 
 
 def _clear_name(request: MoveEntry, view: MoveView, holder: Removable, now: Ms, keep_ms: int) -> list[Element]:
@@ -512,9 +517,9 @@ def exchange(request: MoveEntry, view: MoveView) -> list[Element]:
     assert view.holder is not None, "both entries of an exchange were read"
     one, other = view.child, view.holder.entry
     assert one.id != other.id, "an exchange is of two entries"
-    for entry, slot, above in ((one, view.target, view.above), (other, view.source, view.above_source)):
-        known = type_of(entry) != TYPE_COLLECTION or Guid(slot.parent.id) in above
-        assert known, "what is above its new name is known of a collection, that place included"
+    _check_read(request, view)
+    known = type_of(other) != TYPE_COLLECTION or Guid(view.source.parent.id) in view.above_source
+    assert known, "what is above its new name is known of a collection, that place included"
     for entry, slot in ((one, view.source), (other, view.target)):
         if not visible(entry) or slot.child != Guid(entry.id):
             raise CheloniaError(Kind.NOT_FOUND, "move", slot.name, "no such name for this entry")

@@ -192,7 +192,6 @@ class HealthTable:
         if node.beat is not None and (older(beat, node.beat) or _after_farewell(beat, node.beat)):
             return None
         assert node.heard_ms is None or node.heard_ms <= now, "what is heard now is the newest"
-        assert (node.beat is None) == (node.heard_ms is None), "what was heard was heard at a time"
         returned = not self.present(beat.shepherd, now)
         new_boot = node.beat is not None and beat.boot != node.beat.boot
         compared = bool(beat.compared) and (node.beat is None or node.beat.compared != beat.compared)
@@ -270,6 +269,7 @@ class HealthTable:
     def heard_ms(self, shepherd: ServiceId) -> Ms | None:
         """Return when a Shepherd was last heard, None when it never was."""
         node = self._nodes.get(shepherd)
+        assert node is None or (node.beat is None) == (node.heard_ms is None), "what was heard was heard at a time"
         return node.heard_ms if node else None
 
     def word(self, shepherd: ServiceId, now: Ms, margin_ms: int = 0) -> HealingWord:

@@ -18,7 +18,7 @@ from itertools import islice
 from typing import Final
 
 from chelonia.core import bounds
-from chelonia.core.ids import Ms, ServiceId, shepherd_object
+from chelonia.core.ids import SHEPHERD_PREFIX, Ms, ServiceId, shepherd_object
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import REFUSED_STORE, REFUSED_TWIN, Heartbeat
@@ -43,6 +43,7 @@ class Recorded:
 
 def read(shepherd: StoredObject) -> Recorded:
     """Return the stores on record in a Shepherd's object."""
+    assert shepherd.id.startswith(SHEPHERD_PREFIX), "a Shepherd was read"
     words = shepherd.value("node", "replaced").split()
     replaced = {store: int(boot) for store, boot in zip(words[::2], words[1::2], strict=True)}
     return Recorded(shepherd.value("node", "store"), int(shepherd.value("node", "store_boot", "0")), replaced)

@@ -60,6 +60,7 @@ def set_record(record: ServiceRecord) -> Element:
 
 def forget_record(record: ServiceRecord) -> Element:
     """Burn an identity."""
+    assert record.service_id, "a service is burnt, never a person"
     return put(SERVICES_OBJECT, record.role.value, property_of(record), FORGOTTEN)
 
 
@@ -115,6 +116,7 @@ class IdentityRegistry:
         crowd = max(counts, key=lambda other: (counts[other], other), default=dn)
         if counts[crowd] <= counts[dn] + 1:
             return None
+        assert crowd != dn, "nobody gains a place by giving one up"
         return max((record for record in self.waiting if record.dn == crowd), key=property_of)
 
     def refused(self, dn: Dn) -> int:
@@ -124,6 +126,7 @@ class IdentityRegistry:
 
 def read(stored: StoredObject) -> IdentityRegistry:
     """Return the registry as stored."""
+    assert stored.id == SERVICES_OBJECT, "the registry was read"
     records = parse(stored)
     waiting = tuple(r for r in records if stored.value(r.role.value, property_of(r)) == WAITING)
     return IdentityRegistry(records, waiting)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import PROVEN, Cause, Location, ReplicaState, next_state
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId, is_uuid, shepherd_object
+from chelonia.core.ids import SHEPHERD_PREFIX, BlobId, Ms, ReferenceId, ServiceId, is_uuid, shepherd_object
 from chelonia.core.metadata import Filter, Needed, StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.librarian import Report, ReportedReplica
@@ -76,6 +76,7 @@ def records_needed(report: Report) -> Filter:
 
 def reached(shepherd: StoredObject) -> ReportPosition:
     """Return the last report applied, as stored."""
+    assert shepherd.id.startswith(SHEPHERD_PREFIX), "a Shepherd was read: no other object has reported"
     return ReportPosition(int(shepherd.value("report", "boot", "0")), int(shepherd.value("report", "number", "0")))
 
 
@@ -128,8 +129,7 @@ def before(report: Report, shepherd: StoredObject, generation: int) -> tuple[Rep
 def judge(report: Report, context: ReportContext, now: Ms) -> Judged:
     """Decide everything that a report in its turn changes at `now`, its number included."""
     last = reached(context.shepherd)
-    repeated = last == ReportPosition(report.boot, report.number)
-    assert repeated or is_next(report, last), "a report is judged in its turn, or as it was before"
+    assert is_next(report, last) or last == ReportPosition(report.boot, report.number), "it is its turn, or a repeat"
     judged = Judged(now)
     obj = shepherd_object(report.shepherd)
     boot, number = context.shepherd.value("report", "boot"), context.shepherd.value("report", "number")
@@ -193,6 +193,7 @@ def _judge_unlisted(
     location: Location, cause: Cause | None, record: str, blob: StoredObject, judged: Judged, blob_id: BlobId
 ) -> None:
     """Judge a replica of a known blob that is not among its locations: new, to be erased, or none of ours."""
+    assert not blob.value("locations", str(location)), "what is listed changes its state"
     if cause is Cause.ERASED and record:
         judged.elements.append(_forget(location, record))
     elif cause is Cause.VERIFIED and not record and _has_another(location, blob, judged, blob_id):

@@ -307,6 +307,7 @@ def blob_rules(look: RuleContext, blob: StoredObject) -> Iterator[Finding]:
 
 def unreachable(look: RuleContext, blob: StoredObject, present: Callable[[ServiceId], bool]) -> Iterator[Finding]:
     """Find out that a blob cannot be read now, though it is not lost: every Shepherd with a verified copy is away."""
+    assert blob.id.startswith(BLOB_PREFIX), "only blobs have copies"
     if readable((state, present(location.shepherd)) for location, state in locations_of(blob)) is Readable.AWAY:
         yield _finding(blob.id, BLOB_UNREACHABLE, "", f"its Shepherds are away now: {_copies_of(look, blob)}")
 
@@ -357,6 +358,7 @@ def _location_rules(
 
 def blob_work(blob: StoredObject) -> Iterator[Finding]:
     """Find work that healing still has with a blob."""
+    assert blob.id.startswith(BLOB_PREFIX), "only blobs have copies"
     states = [state.value for _, state in locations_of(blob)]
     nodes = {location.shepherd for location, _ in locations_of(blob)}
     facts = facts_of(blob)

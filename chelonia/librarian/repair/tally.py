@@ -137,6 +137,7 @@ class RepairTally:
 
     def copied(self, size: int) -> None:
         """Note that a copy was made."""
+        assert size >= 0, "a copy that failed made nothing"
         self.done = (self.done[0] + 1, self.done[1] + size)
 
     def _add(self, packed: int, sign: int) -> None:

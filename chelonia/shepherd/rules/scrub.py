@@ -34,6 +34,7 @@ def nap_ms(pace: RoundPace) -> int:
 
 def read_ms(size: int, pace: RoundPace) -> int:
     """Return how long reading `size` bytes takes at the highest rate, in ms."""
+    assert pace.bytes_per_s_max > 0, "the configuration allows no rate of 0"
     return size * 1000 // pace.bytes_per_s_max
 
 

@@ -18,7 +18,7 @@ from chelonia.core.cluster.replicas import Location, ReplicaFacts
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.parts import PartPlace, UploadedPart, parse_upload, part_etag
 from chelonia.core.contents.uploads import parse_part_name
-from chelonia.core.ids import BlobId, ContentId, Dn, ObjectId, blob_object, content_id, content_object
+from chelonia.core.ids import BlobId, ContentId, Dn, ObjectId, blob_object, content_id, content_object, is_uuid
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.librarian.metadata.blobs import OWNERS, NewBlob, blob_of, facts_of, make_blob
@@ -55,7 +55,9 @@ def place_of_known(blob: StoredObject) -> PartPlace | None:
 def gathering(place: PartPlace, owner: Dn) -> ObjectId:
     """Return the content that gathers the parts which one user has sent of an upload: the same in each run."""
     hexed = hashlib.sha256(f"{place.upload} {owner}".encode()).hexdigest()
-    return content_object(ContentId(f"{hexed[:8]}-{hexed[8:12]}-4{hexed[13:16]}-8{hexed[17:20]}-{hexed[20:32]}"))
+    made = f"{hexed[:8]}-{hexed[8:12]}-4{hexed[13:16]}-8{hexed[17:20]}-{hexed[20:32]}"
+    assert is_uuid(made), "contents are called so"
+    return content_object(ContentId(made))
 
 
 def is_gathering(content: StoredObject) -> bool:
