@@ -16,7 +16,7 @@ from msgspec import structs
 from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT
-from chelonia.core.metadata import TYPE_FILE, TYPE_SYMLINK
+from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_SYMLINK
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     ANY,
@@ -47,6 +47,7 @@ from chelonia.hosting.doors.s3.parts import (
     check_bucket,
     check_writable,
     found,
+    homes,
     in_own_name,
     kept,
     no_key,
@@ -270,7 +271,8 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
                     raise _busy(ask)  # it came back to its key, before the marker was there
             if marker == NULL:
                 await _drop_older_nulls(parts, here, f"{mark.place.name}-", when)
-            await _promote_without(parts, here, mark.place)
+            if not await _followed(parts, here, order):
+                await _promote(parts, here)  # the marker has been erased meanwhile
             return KeyRemoved(ask.target.key, marker=marker)
         except CheloniaError as error:
             if error.kind not in (*_CROSSED, *_REFUSED):
@@ -279,6 +281,24 @@ async def removed(parts: S3Parts, ask: Ask, when: When = ANY) -> KeyRemoved:
             if error.kind in _REFUSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
+
+
+async def _followed(parts: S3Parts, ask: Ask, order: str) -> bool:
+    """Move what the key has in its other place behind the marker of this order, too, unless it is newer. Another door
+    has written its name, or a directory was there before bytes. Returns: whether the marker is there."""
+    call, since = in_own_name(parts, ask).exchange.call, versions.instant_of(order)
+    others = [ask.at(place) for place in homes(call, ask.bucket, ask.target.key) if place != ask.place]
+    looks = [Look(place_of(ask, order)), *(Look(other.place, Want.USER) for other in others)]
+    there, *answers = await parts.plain.files.look(call, tuple(looks))
+    for other, entry in zip(others, answers, strict=True):
+        fits = isinstance(entry, Looked) and entry.attributes.type == (TYPE_COLLECTION if other.marks else TYPE_FILE)
+        if not isinstance(entry, Looked) or not fits or entry.attributes.implied:
+            continue
+        other, behind = replace(other, current=version_of(entry.user)), versions.order_of(since - 1, order[-TAG:])
+        if (versions.instant_of(other.current) or written_ns(parts, entry.attributes)) < since:
+            with contextlib.suppress(CheloniaError):  # it stays, as if it had come since
+                await _demote(parts, other, entry, behind)
+    return isinstance(there, Looked)
 
 
 async def _taken_back(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
@@ -356,8 +376,8 @@ async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -
         await apply(parts.plain, call, removal)
     else:
         await apply(parts.plain, call, Remove(ask.place, Removing.KEY, when=when))
-        if newest:
-            await _promote_without(parts, ask, newest[0].place)
+        if newest and await _entry_at(parts, ask, newest[0].place) is None:
+            await _promote(parts, ask)  # that marker has been erased meanwhile
 
 
 async def _check_missing(parts: S3Parts, ask: Ask, older: list[KeptVersion], when: When) -> None:
@@ -407,12 +427,6 @@ async def _promote(parts: S3Parts, ask: Ask) -> str:
             if error.kind not in _CROSSED or not left:
                 raise
     raise AssertionError("the last try returns or raises")
-
-
-async def _promote_without(parts: S3Parts, ask: Ask, marker: LogicalName) -> None:
-    """Give the newest version its key if the marker that should have that has been erased meanwhile."""
-    if await _entry_at(parts, ask, marker) is None:
-        await _promote(parts, ask)
 
 
 async def _restore(parts: S3Parts, ask: Ask, each: KeptVersion, marker: KeptVersion | None = None) -> None:

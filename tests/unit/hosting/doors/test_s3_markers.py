@@ -10,9 +10,9 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.ids import ROOT
 from chelonia.core.names import LogicalName
-from chelonia.core.ports.files import Change, Done, Failure, Move, Set
+from chelonia.core.ports.files import Change, Done, Failure, Inline, Move, Set, Write
 from tests.unit.hosting.doors.test_s3_races import Meanwhile, meanwhile
-from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, Door, Heard, door, kept
+from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, Heard, door, kept
 
 __all__ = ["door", "kept", "meanwhile"]
 
@@ -48,3 +48,41 @@ def test_a_refused_removal_leaves_the_key_to_the_version_before(kept: Door, mean
     assert kept.ask("DELETE", "/lab/k", who=EVE).status == 403
     assert [each.status for each in told] == [204]
     assert kept.ask("GET", "/lab/k").body == b"one"
+
+
+@pytest.mark.parametrize("state", [ON, OFF])
+def test_a_removal_takes_what_the_key_has_in_its_other_place(kept: Door, state: str) -> None:
+    """The file of a name was removed; then a reader found the one that it had hidden, which was kept apart."""
+    assert kept.ask("PUT", "/lab?versioning", state).status == 200
+    kept.put("k/below", b"x")
+    kept.put("k", b"apart")
+    assert kept.ask("DELETE", "/lab/k/below").status == 204
+    other = Write(LogicalName(ROOT, ("lab", "k")), inline=Inline(b"by another door", 2))
+    asyncio.run(kept.files.apply(Call(dn=JOE), (other,)))
+    assert kept.ask("DELETE", "/lab/k").status == 204
+    assert kept.ask("GET", "/lab/k").status == 404
+    left = ["marker*", "", ""] if state == ON else ["marker*"]
+    assert [mark for key, _, mark in kept.history() if key == "k"] == left
+    assert not [name for name in kept.files.names() if name.startswith(("/lab/k", "/lab/※keys"))]
+
+
+@pytest.mark.parametrize("state", [ON, OFF])
+def test_a_removal_takes_the_directory_that_was_there_before_bytes(kept: Door, state: str) -> None:
+    assert kept.ask("PUT", "/lab?versioning", state).status == 200
+    for data in (b"", b"bytes"):
+        assert kept.ask("PUT", "/lab/d/", data).status == 200
+    assert kept.ask("DELETE", "/lab/d/").status == 204
+    assert kept.ask("GET", "/lab/d/").status == 404
+    assert "/lab/d" not in kept.files.names()
+
+
+@pytest.mark.parametrize("state", [ON, OFF])
+def test_a_removal_takes_nothing_that_came_after_it_to_the_other_place(
+    kept: Door, meanwhile: Meanwhile, state: str
+) -> None:
+    kept.put("k", b"old")
+    assert kept.ask("PUT", "/lab?versioning", state).status == 200
+    told = meanwhile(Move, ("PUT", "/lab/k/below", "x"), ("PUT", "/lab/k", "new"), after=True)
+    assert kept.ask("DELETE", "/lab/k").status == 204
+    assert [each.status for each in told] == [200, 200]
+    assert kept.ask("GET", "/lab/k").body == b"new"
