@@ -364,8 +364,8 @@ async def _remove_current(parts: S3Parts, ask: Ask, entry: Looked, when: When) -
     newest, since = await kept(parts, in_own_name(parts, ask), 1), written_ns(parts, entry.attributes)
     if newest and ask.current == NULL:
         newest = await kept(parts, in_own_name(parts, ask))
-        if when != ANY:  # what has come since waits for the key: it is newer than the version that meets the condition
-            newest = [each for each in newest if versions.instant_of(each.order) <= since]
+        if when != ANY:  # one that has come since waits for the key: it is newer than what meets the condition
+            newest = [each for each in newest if each.version != NULL or versions.instant_of(each.order) <= since]
         newest = await _drop_nulls(parts, ask, newest)
     when, call = _pinned(entry.attributes, when), ask.exchange.call
     if ask.marks:

@@ -3,13 +3,16 @@ versions."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from chelonia.core.caller import Call
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.parts import PartPage
 from chelonia.core.errors import Kind
-from chelonia.core.names import parse_ln
+from chelonia.core.ids import ROOT
+from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.files import (
     Arrived,
     Change,
@@ -24,6 +27,8 @@ from chelonia.core.ports.files import (
     Placing,
     Remove,
     Removing,
+    Set,
+    Setting,
 )
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.doors.s3 import multipart, objects, versions
@@ -106,6 +111,19 @@ def test_a_null_version_removed_on_a_condition_leaves_one_that_waits_for_the_key
     now = kept.ask("GET", "/lab/k")
     assert (now.body if now.status == 200 else b"") == (left if conditional else b"new")
     assert [version for _, version, _ in kept.history()].count("null") == (not conditional)
+
+
+def test_a_null_version_with_an_old_time_that_is_removed_on_a_condition_leaves_the_key_to_the_one_before(
+    kept: Door,
+) -> None:
+    kept.put("k", b"before")
+    assert kept.ask("PUT", "/lab?versioning", OFF).status == 200
+    kept.put("k", b"null")
+    touched = Set(LogicalName(ROOT, ("lab", "k")), setting=Setting(modified_ns=1))
+    asyncio.run(kept.files.apply(Call(dn=JOE), (touched,)))
+    etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
+    assert kept.ask("DELETE", "/lab/k?versionId=null", If_Match=etag).status == 204
+    assert kept.ask("GET", "/lab/k").body == b"before"
 
 
 def test_a_null_version_that_goes_behind_a_marker_is_not_removed_without_a_word(
