@@ -267,6 +267,49 @@ async def test_what_two_mounts_append_over_a_network_that_loses_answers_is_there
     assert set(closed) <= set(lines)
 
 
+@pytest.mark.expect_log("will be committed later|is committed now|is kept as|cannot be committed", optional=True)
+@pytest.mark.parametrize("seed", range(8))
+async def test_what_two_mounts_write_over_a_network_that_loses_answers_is_in_the_file_or_beside_it_once(
+    memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Mounts die in between, too. Each write has a place of its own in the file."""
+    width = 4_000 if seed % 2 else 8
+    monkeypatch.setattr(committing, "GIVE_UP_S", 0.02)
+    chosen = random.Random(seed)
+    network = Flaky(memory, chosen)
+    trials = [await mounted(memory, tmp_path / str(number)) for number in range(2)]
+    await trials[0].write("f", b"." * 40 * width)
+    handles, written, closed = [await trial.open("f") for trial in trials], [set[bytes](), set[bytes]()], set[bytes]()
+    for number in range(40):
+        who, network.loses = chosen.randrange(2), chosen.choice([0.0, 0.0, 0.5, 1.0])
+        trial, handle = trials[who], handles[who]
+        trial.system._cluster.away_until_s = time.monotonic() + chosen.choice([0, 0, 60])
+        with suppress(CheloniaError):
+            match chosen.choice(["write", "write", "write", "flush", "flush", "sync", "work off", "die"]):
+                case "write":
+                    await trial.system.write(handle, number * width, b"<%02d>" % number)
+                    written[who].add(b"<%02d>" % number)
+                case "work off":
+                    await trial.committer.work_off()
+                case "die":
+                    network.loses, written[who] = 0.0, set()
+                    trials[who] = await mounted(memory, tmp_path / str(who))
+                    handles[who] = await trials[who].open("f")
+                case end:
+                    await (trial.system.flush(handle) if end == "flush" else trial.system.sync(handle))
+                    closed |= written[who]
+    network.loses = 0.0
+    for trial, handle in zip(trials, handles, strict=True):
+        trial.system._cluster.away_until_s = 0.0
+        await trial.close(handle)
+        await trial.committer.work_off()
+    third = await mounted(memory, tmp_path / "third")
+    versions = [await third.read(name) for name in await names(third)]
+    assert {len(version) for version in versions} == {40 * width}
+    assert len(set(versions)) == len(versions)
+    assert closed <= {found for version in versions for found in re.findall(rb"<\d+>", version)}
+
+
 @pytest.mark.expect_log("will be committed later")
 @pytest.mark.parametrize("old", [b"old", LARGE])
 @pytest.mark.parametrize("applied", [True, False])
