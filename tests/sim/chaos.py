@@ -560,12 +560,19 @@ class Chaos:
         shepherd.disk.slow_ms = self.mix.slow_ms
 
     async def _bad_disk(self) -> None:
-        """Syncs of a disk fail now and then."""
+        """Syncs of a disk fail now and then; then the power of its Shepherd goes."""
         shepherd: SimShepherd = self._rng.choice(self._world.shepherds)
-        shepherd.disk.troubles, shepherd.disk.fails = random.Random(self._rng.random()), 0.3
+        disk = shepherd.disk
+        disk.troubles, disk.fails = random.Random(self._rng.random()), 0.3
         self._world.note(f"BAD DISK {shepherd.node.name}")
         await self._pause(3_000, 15_000)
-        shepherd.disk.fails = 0.0
+
+        async def mended() -> None:
+            disk.fails = 0.0
+
+        if shepherd.node.up and not self._taken(shepherd.node):
+            await self._down(shepherd, (200, 3_000), mended)
+        disk.fails = 0.0
 
     async def _turn(self, shepherd: SimShepherd) -> None:
         """Make a Shepherd lie: it throws away bytes that it has acknowledged, and reports them as alive."""

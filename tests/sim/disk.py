@@ -1,8 +1,10 @@
 """Simulated disks: the memory twins, with faults: slow writes, no space, rot, and crashes in mid write.
 
 `SimDisk` stands in front of a Shepherd's `MemoryBlobs`. Every operation that has returned is durable. One that a crash
-interrupts has happened or not, and a commit may leave its record without its bytes. `SimStore` is the A-Hash's store,
-which may fail while it syncs: then nobody knows whether the commit is there, until it is started anew.
+interrupts has happened or not, and a commit may leave its record without its bytes. After a sync that failed a power
+cut may undo an erasure or a move. It may also bring back a replica that was not acknowledged, whole or torn. `SimStore`
+is the A-Hash's store, which may fail while it syncs: then nobody knows whether the commit is there, until it is started
+anew.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from chelonia.core import bounds
 from chelonia.core.cluster.position import Horizon
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
@@ -32,7 +35,7 @@ from chelonia.core.ports.shepherd import (
 )
 from chelonia.core.values import replace
 from tests.sim.process import check_alive
-from tests.support.memory_blobs import MemoryBlobs, MemoryState
+from tests.support.memory_blobs import MemoryBlobs, MemoryReplica, MemoryState
 from tests.support.memory_store import MemoryStore
 
 T = TypeVar("T")
@@ -67,6 +70,10 @@ class SimDisk:
         self._committing: dict[ReferenceId, bool] = {}
         self._recent: dict[ReferenceId, float] = {}
         self._settled: dict[ReferenceId, float] = {}
+        self._unsynced: dict[ReferenceId, Any] = {}
+        """Erased or moved replicas, not synced: their places in `platter` before, where a power cut may put them."""
+        self._unwritten: dict[ReferenceId, Any] = {}
+        """Replicas whose commit failed: their places in `platter` after a power cut. An erasure finds none of these."""
 
     # --- faults -----------------------------------------------------------------------------------------------------
 
@@ -77,7 +84,12 @@ class SimDisk:
             if published and reference in self.platter.references() and self._rng.random() < 0.5:
                 self.platter.lose(reference)  # the record came to be, the bytes did not
         self._committing.clear()
-        self._lose_notes(self.platter)
+        if self._lose_notes(self.platter) or self.fails:
+            for reference, places in (self._unwritten | self._unsynced).items():
+                if self.troubles.random() < 0.5:
+                    self.platter.put_back(reference, places)
+        self._unsynced.clear()
+        self._unwritten.clear()
         now = asyncio.get_running_loop().time()
         for reference, at in self._recent.items():
             if self.unsynced_ms and now - at < self.unsynced_ms / 1000:
@@ -96,6 +108,29 @@ class SimDisk:
             await work
         raise CheloniaError(Kind.UNAVAILABLE, "disk", "", "the disk of this Shepherd failed: a sync")
 
+    async def _moved(self, reference: ReferenceId, work: Coroutine[Any, Any, T]) -> T:
+        """Do work that moves or removes a replica: while it is not synced, a power cut may undo it."""
+        before = self._unsynced.get(reference, self.platter.places(reference))
+        try:
+            done = await self.synced(work)
+        except CheloniaError:
+            if self.platter.places(reference) != before:
+                self._unsynced[reference] = before
+            raise
+        self._unsynced.pop(reference, None)
+        return done
+
+    def _torn(self, writer: Any, facts: ReplicaFacts, blocks: bytes) -> Any:
+        """The replica of a commit that failed, as a power cut may bring it back: whole or torn.
+
+        Only a small one may be torn: zeros, or nothing, come behind the beginning of its bytes. The bytes of a large
+        one are synced before it has a name."""
+        data, rng = bytes(writer.buffer), self.troubles
+        if data and len(data) <= bounds.INLINE_BYTES_MAX and rng.random() < 0.7:
+            kept = rng.randrange(len(data))
+            data = data[:kept] + bytes(len(data) - kept if rng.random() < 0.5 else 0)
+        return MemoryReplica(data, facts, committed=False, blocks=blocks), None
+
     @property
     def identity(self) -> Any:
         """See `core.ports.shepherd.BlobStore`: a disk returns its identity at once."""
@@ -108,13 +143,15 @@ class SimDisk:
         self._lose_notes(image)
         return image
 
-    def _lose_notes(self, platter: MemoryBlobs) -> None:
-        """In half of the crashes the power goes too, and takes some of the unsynced notes."""
-        if self._rng.random() < 0.5:
+    def _lose_notes(self, platter: MemoryBlobs) -> bool:
+        """In half of the crashes the power goes too, and takes some of the unsynced notes. Returns whether it did."""
+        power_goes = self._rng.random() < 0.5
+        if power_goes:
             platter.lose_notes(self._rng.randint(0, platter.unsynced_notes))
             now = asyncio.get_running_loop().time()
             young = [each for each, at in self._settled.items() if now - at < SETTLED_LATE_S]
             platter.unsettle(tuple(each for each in young if int(each[0], 16) % 2))
+        return power_goes
 
     def store(self) -> str:
         """The id of the store on it, "" for none."""
@@ -188,14 +225,18 @@ class SimDisk:
         heard = self.heard()
         await self.lag()
         self._erased(reference, heard)
-        gone = await self.synced(self.platter.erase(reference))
+        before = self.platter.places(reference)
+        gone = await self._moved(reference, self.platter.erase(reference))
         self._recent.pop(reference, None)
+        if gone:
+            self._unsynced[reference] = before
         await self.lag()
+        self._unsynced.pop(reference, None)
         return gone
 
     async def quarantine(self, reference: ReferenceId) -> None:
         await self.lag()
-        await self.synced(self.platter.quarantine(reference))
+        await self._moved(reference, self.platter.quarantine(reference))
 
     async def discard(self, reference: ReferenceId) -> bool:
         """Remove a replica that was set aside."""
@@ -203,12 +244,12 @@ class SimDisk:
         await self.lag()
         if reference in {stored.reference for stored in await self.platter.quarantined()}:
             self._erased(reference, heard)
-        return await self.synced(self.platter.discard(reference))
+        return await self._moved(reference, self.platter.discard(reference))
 
     async def reinstate(self, reference: ReferenceId) -> StoredReplica | None:
         """Bring back a replica that was set aside."""
         await self.lag()
-        return await self.synced(self.platter.reinstate(reference))
+        return await self._moved(reference, self.platter.reinstate(reference))
 
     async def note(self, notes: Mapping[ReferenceId, bytes]) -> None:
         """Write notes; a crash comes before or after."""
@@ -243,13 +284,22 @@ class SimDisk:
             check_alive()
 
     async def commit(self, reference: ReferenceId, writer: Any, facts: ReplicaFacts, blocks: bytes) -> None:
-        """Put bytes and record under their final name: a crash on the way leaves nothing, the record alone, or all."""
+        """Put bytes and record under their final name: a crash on the way leaves nothing, the record alone, or all.
+
+        Torn bytes never show then: large replicas have no name yet, and a start wipes a small one whose checksum is
+        wrong. After a sync that failed they may (`_torn`). Then the next segment has been begun, and the start believes
+        the entries of earlier ones."""
         self._committing[reference] = False
         try:
             await self.lag()
             await self.synced(writer.commit(facts, blocks), whole=True)
+            self._unwritten.pop(reference, None)
             self._committing[reference] = True
             await self.lag()
+        except CheloniaError as error:
+            if error.kind is Kind.UNAVAILABLE:
+                self._unwritten[reference] = self._torn(writer, facts, blocks)
+            raise
         finally:
             self._committing.pop(reference, None)
         self._recent[reference] = asyncio.get_running_loop().time()

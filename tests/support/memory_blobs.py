@@ -34,7 +34,9 @@ from chelonia.wire import records
 
 
 @dataclass(frozen=True, slots=True)
-class _MemoryReplica:
+class MemoryReplica:
+    """A replica on it; `data` None: its record alone."""
+
     data: bytes | None
     facts: ReplicaFacts | None
     committed: bool
@@ -46,8 +48,8 @@ class MemoryBlobs:
 
     def __init__(self, capacity: int = 1 << 40, identity: StoreIdentity | None = None) -> None:
         self.capacity = capacity
-        self._replicas: dict[ReferenceId, _MemoryReplica] = {}
-        self._set_aside: dict[ReferenceId, _MemoryReplica] = {}
+        self._replicas: dict[ReferenceId, MemoryReplica] = {}
+        self._set_aside: dict[ReferenceId, MemoryReplica] = {}
         self._suspended: dict[ReferenceId, bytes] = {}
         self._writers: dict[ReferenceId, MemoryWriter] = {}
         self._identity = identity
@@ -98,6 +100,17 @@ class MemoryBlobs:
     def lose(self, reference: ReferenceId) -> None:
         """Lose a replica's bytes; its record stays."""
         self._replicas[reference] = replace(self._replicas[reference], data=None)
+
+    def places(self, reference: ReferenceId) -> tuple[MemoryReplica | None, MemoryReplica | None]:
+        """A replica as it is among the others, and set aside."""
+        return self._replicas.get(reference), self._set_aside.get(reference)
+
+    def put_back(self, reference: ReferenceId, places: tuple[MemoryReplica | None, MemoryReplica | None]) -> None:
+        """Undo what was done to a replica, as a power cut may. `places`: as they were."""
+        for place, kept in zip((self._replicas, self._set_aside), places, strict=True):
+            place.pop(reference, None)
+            if kept is not None:
+                place[reference] = kept
 
     def damage_record(self, reference: ReferenceId) -> None:
         self._replicas[reference] = replace(self._replicas[reference], facts=None, committed=True)
@@ -293,7 +306,7 @@ class MemoryBlobs:
         return used + sum([len(writer.buffer) for writer in self._writers.values()])
 
     def publish(self, reference: ReferenceId, data: bytes, facts: ReplicaFacts, blocks: bytes = b"") -> None:
-        self._replicas[reference] = _MemoryReplica(data, facts, committed=False, blocks=blocks)
+        self._replicas[reference] = MemoryReplica(data, facts, committed=False, blocks=blocks)
 
     def release(self, writer: MemoryWriter, keep: bytes | None = None) -> None:
         """End an upload; `keep` is what to resume from."""
@@ -345,7 +358,7 @@ class MemoryWriter:
             raise CheloniaError(Kind.CANCELLED, "write", self.reference, "this Shepherd has crashed")
 
 
-def _stored(reference: ReferenceId, kept: _MemoryReplica) -> StoredReplica:
+def _stored(reference: ReferenceId, kept: MemoryReplica) -> StoredReplica:
     return StoredReplica(reference, kept.facts, -1 if kept.data is None else len(kept.data), kept.committed)
 
 
