@@ -247,6 +247,8 @@ class CallAnswers(Generic[A]):
         self._answers[index] = answer
         if error is not None and error.kind in CALL_FAILED:
             self._cluster_errors.append(error)
+        if error is not None and error.kind is Kind.TOO_LARGE and self.room.unread >= 0:
+            self._ports.limits.met("too_large", self.call.dn, f"{self.call.request_id} was refused: {error.cause}")
 
     def whole(self, op: str) -> tuple[A, ...]:
         """Return all answers. Raises: the first error, when every element failed because of the cluster."""

@@ -190,6 +190,7 @@ class BartenderService:
         """List collections; `needed` filters each child's metadata. Raises: TOO_LARGE for a filter of too many."""
         if len(needed) > bounds.FILTER_MAX:
             cause = f"{len(needed)} needed metadata elements, at most {bounds.FILTER_MAX} are taken; ask for sections"
+            self._ports.limits.met("filter", call.dn, f"listing {call.request_id} was refused")
             raise CheloniaError(Kind.TOO_LARGE, "list", "", cause)
         act, width = partial(listing.list_collection, self._ports, needed, recursive), bounds.LISTS_SIDE_BY_SIDE_MAX
         operation = BulkOperation("list", act, _answering(ListOutcome), _ln, side_by_side=width)

@@ -174,9 +174,14 @@ class SoapDoor:
         owner = owner_of(call.dn, call.address)
         if call.dn == ANONYMOUS and await self._strangers.through(owner):
             self._parts.metrics.limits.met("messages of strangers at once", owner, "the message waited")
-        if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
-            return await asyncio.to_thread(soap.decode_request, self._service, body, may)
-        return soap.decode_request(self._service, body, may)
+        try:
+            if len(body) > bounds.SOAP_DECODED_AT_ONCE_BYTES:
+                return await asyncio.to_thread(soap.decode_request, self._service, body, may)
+            return soap.decode_request(self._service, body, may)
+        except CheloniaError as error:
+            if error.kind is Kind.TOO_LARGE:
+                self._parts.metrics.limits.met("parts of a message", owner, f"it was refused: {error.cause}")
+            raise
 
     async def _information(self) -> bytes:
         capacity = await self._capacity() if self._capacity is not None else None

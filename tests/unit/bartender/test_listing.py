@@ -315,6 +315,7 @@ async def test_a_filter_without_measure_is_refused(stage: Stage) -> None:
     with fails(Kind.TOO_LARGE):
         await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed, False)
     assert (await stage.bartender.list(JOE, (ListRequest("1", "/"),), needed[:-1], False))[0].status == "found"
+    assert stage.bartender.limits.reached == {"filter": 1}
 
 
 # --- what a listing costs ---
@@ -371,6 +372,7 @@ async def test_a_policy_has_so_many_rules_and_larger_ones_of_before_may_only_shr
     refused = await stage.make("/c", metadata=rules)
     assert refused.kind == "too-large"
     assert "101 rules" in refused.cause
+    assert stage.bartender.limits.reached == {"too_large": 1}
     assert (await stage.make("/c", metadata=rules[1:])).status == "done"
     assert (await stage.modify("/c", "set", "policy", "/CN=u1", "+delete")) == "set"
     assert (await stage.modify("/c", "set", "policy", "/CN=more", "+read")) != "set"

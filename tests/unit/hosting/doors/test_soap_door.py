@@ -450,6 +450,16 @@ async def test_who_shows_no_certificate_sends_little_at_once() -> None:
     assert metrics.limits.reached == {"bytes of a message without a certificate": 1}
 
 
+@pytest.mark.parametrize("padding", [0, bounds.SOAP_DECODED_AT_ONCE_BYTES])
+async def test_a_message_of_too_many_parts_is_refused_and_counted(padding: int) -> None:
+    deep = bounds.XML_DEPTH_MAX + 1
+    metrics, body = Metrics(), b"<a>" * deep + b" " * padding + b"</a>" * deep
+    door = SoapDoor(BARTENDER, object(), "https://x/B", parts(metrics))
+    request = HttpRequest("POST", "/", {}, {}, Peer(Dn(SERVICE)), pieces_of(body), len(body), "r")
+    assert (await door.serve(request)).status == 413
+    assert metrics.limits.reached == {"parts of a message": 1}
+
+
 async def pieces_of(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
