@@ -167,8 +167,8 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "the right to write is decided but not conditioned on",
         "chelonia/bartender/files/writing.py",
-        "expect += await locking.unlocked(",
-        "expect = await locking.unlocked(",
+        "        expect=tuple(dict.fromkeys(expect)),\n",
+        "        expect=(),\n",
         "tests/unit/bartender/test_transfers.py",
     ),
     Mistake(

@@ -762,20 +762,25 @@ def test_settings_refuse_a_weak_key() -> None:
         BartenderSettings(BARTENDER_DN, BARTENDER_ID, b"short")
 
 
+@pytest.mark.parametrize(("there", "right", "of"), [(False, "addEntry", "/"), (True, "delete", "/f")])
 @scene
-async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_file(stage: Stage) -> None:
+async def test_a_right_that_is_revoked_while_a_commit_is_on_its_way_makes_no_file(
+    stage: Stage, there: bool, right: str, of: str
+) -> None:
     """The transact depends on the state behind the decision."""
     await stage.add_shepherds(*SHEPHERDS)
-    await stage.modify("/", "set", "policy", EVE.dn, "+addEntry")
+    if there:
+        await stage.file("/f")
+    await stage.modify(of, "set", "policy", EVE.dn, f"+{right}")
     begun = await placed(stage, "/f", EVE)
 
     async def revoke() -> None:
-        await stage.modify("/", "set", "policy", EVE.dn, "-addEntry")
+        await stage.modify(of, "set", "policy", EVE.dn, f"-{right}")
 
     stage.between.before["commit_file"] = revoke
     assert await write(stage, "/f", begun, EVE) == "denied"
     assert not stage.between.before
-    assert not await stage.exists("/f")
+    assert await stage.exists("/f") is there
 
 
 @scene
