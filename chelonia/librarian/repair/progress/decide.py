@@ -120,8 +120,8 @@ class RepairRound:
 
     @property
     def share(self) -> float:
-        """Share that has been read once, 0 to 1, by place: references are random."""
-        return 1.0 if self._whole else (_position(self.after) - self._start) / (1 - self._start)
+        """Share that has been read once, 0 to 1, by place: references are random, and nearly all are UUIDs."""
+        return 1.0 if self._whole else max(_position(self.after) - self._start, 0.0) / (1 - self._start)
 
     @property
     def cursor(self) -> NodeCursor:

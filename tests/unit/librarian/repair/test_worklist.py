@@ -361,6 +361,12 @@ def test_how_much_of_a_loss_was_read_is_told_by_where_its_references_are() -> No
     assert work.read_share == 1.0
 
 
+def test_a_reference_that_is_no_uuid_leaves_the_share_of_what_was_read_a_share() -> None:
+    found = RepairRound(A, Ms(5), "80000000-0000", kept=True)
+    found.took("of another time")
+    assert 0 <= found.share <= 1
+
+
 def test_timers_ring_once_at_the_earliest_time_set() -> None:
     work = Worklist()
     work.blob_at(Ms(50), BlobId("a"))
