@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.parts import PartPlace, UploadId
-from chelonia.core.contents.uploads import BeginPut, Begun
+from chelonia.core.contents.uploads import NO_PLACE, BeginPut, Begun, parse_place
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.names import parse_ln
@@ -59,6 +59,7 @@ class _Fields(msgspec.Struct, frozen=True, omit_defaults=True):
     piece: bool = False
     upload: UploadId = UploadId("")
     number: int = 0
+    at: str = ""
 
 
 _READER: Final = msgspec.json.Decoder(_Fields)
@@ -67,7 +68,8 @@ _READER: Final = msgspec.json.Decoder(_Fields)
 def encode(token: PutToken, key: bytes) -> str:
     """Return the token as opaque text."""
     begin = token.begin
-    own = {"ln": str(begin.ln), "checksum_type": token.checksum_type}
+    at = begin.at.text if begin.at.spans else ""
+    own = {"ln": str(begin.ln), "checksum_type": token.checksum_type, "at": at}
     values = asdict(begin) | asdict(begin.checksums) | asdict(begin.part) | asdict(token.begun) | own
     fields = msgspec.convert(values, _Fields)
     payload = armour.to_text(json.dumps(msgspec.to_builtins(fields), separators=(",", ":")).encode("ascii"))
@@ -88,7 +90,8 @@ def decode(text: str, key: bytes) -> PutToken:
         raise _forged() from None
     values = asdict(fields)
     sums, part = msgspec.convert(values, Checksums), msgspec.convert(values, PartPlace)
-    own = {"ln": ln, "sections": {}, "checksums": sums, "named": False, "part": part}
+    at = parse_place(fields.at) or NO_PLACE
+    own = {"ln": ln, "sections": {}, "checksums": sums, "named": False, "part": part, "at": at}
     begin, begun = msgspec.convert(values | own, BeginPut), msgspec.convert(values, Begun)
     return PutToken(begin, begun, fields.checksum_type)
 

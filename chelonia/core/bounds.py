@@ -46,6 +46,8 @@ SPLICE_EXTENTS_MAX: Final = 500
 """Extents laid over a file, and covered by them, in one transact: each costs some two elements of it."""
 SPLICE_BLOBS_MAX: Final = 64
 """Blobs that come with one splice: each makes some 25 elements of its transact."""
+PLACED_SPANS_MAX: Final = 32
+"""Spans of a file in the place of a piece, which is text in its record and its metadata. With more it has no place."""
 MARK_CHARACTERS_MAX: Final = 64
 """The word that names the pieces of one splice: as long as a SHA-256, twice as long as a request key."""
 PARTS_MAX: Final = 10_000

@@ -117,7 +117,7 @@ REBUILD_OBJECT = ObjectId("sys:rebuild")
 Section `shepherds`: those that have reported all they know (`told`), and those it did without (`away`)."""
 OVERWRITTEN_OBJECT = ObjectId("sys:overwritten")
 """Kept while a rebuild runs, and for as long as it misses a Shepherd. Section `formerly`: blobs that newer bytes of
-their file (the value) have replaced, and deleted blobs and entries (value `deleted`)."""
+their file (the value) have replaced, deleted blobs and entries (value `deleted`), and notes of pieces of files."""
 QUOTAS_OBJECT = ObjectId("sys:quotas")
 """Quotas: `tally` names each with its bounds and counters; every change of them changes the object's version."""
 QUOTA_PREFIX = "sys:quota:"

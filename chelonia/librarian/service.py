@@ -420,5 +420,6 @@ class _Parts:
         if self.healer.internal_blobs is not None:
             patient = records.patiently(RetryContext(world.clock, world.ids))
             names, fsck = Names(patient, world, nodes.present), Fsck(patient, world, nodes.present)
-            tools = Tools(names, fsck, self.healer.internal_blobs, self.healer.heed, records)
+            contents = Contents(patient, world, names, self.uploads, nodes.present)
+            tools = Tools(names, contents, fsck, self.healer.internal_blobs, self.healer.heed, records)
             self.rebuilding = Rebuilding(LibrarianContext(patient, nodes, world, identity.call()), tools)

@@ -158,7 +158,8 @@ class MountedCluster:
                 return await self._commit(_write(saving, inline=inline))
             content = _content(saving, INLINED, inline=inline)
         else:
-            placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain)
+            at = tuple(ByteRange(start, end - start) for start, end in plan.ranges) if plan.adds else ()
+            placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain, at=at)
             (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
             placed = good(answer, "place")
             tried.append(placed.blob)

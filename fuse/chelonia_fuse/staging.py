@@ -109,16 +109,23 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A commit. `ranges`: the bytes to send, in order, as one blob; `whole`: nothing of the base stays."""
+    """A commit. `ranges`: the bytes to send, in order, as one blob; `whole`: nothing of the base stays. `cuts`: the
+    base was longer."""
 
     size: int
     ranges: tuple[Range, ...] = ()
     whole: bool = False
+    cuts: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether the bytes to send are the file, without a hole."""
         return self.whole and self.ranges == ((0, self.size),)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the bytes to send are laid over a base that stays, and where can be said in a record."""
+        return not (self.whole or self.cuts) and 0 < len(self.ranges) <= bounds.PLACED_SPANS_MAX
 
     @property
     def length(self) -> int:
@@ -197,7 +204,8 @@ class Staged:
         more = self.size <= SMALL_BYTES_MAX or 2 * self.dirty.total >= self.size
         if many or (more and not self.missing(0, self.size)):
             return Plan(self.size, ((0, self.size),), whole=True)
-        return Plan(self.size, self._with_tails(joined(list(self.dirty), PIECES_MAX)), whole=self.kept == 0)
+        ranges = self._with_tails(joined(list(self.dirty), PIECES_MAX))
+        return Plan(self.size, ranges, whole=self.kept == 0, cuts=self.size < self.base)
 
     def _with_tails(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
         """The ranges of a commit, with last pieces that are written anew with the appended bytes."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 from chelonia.core import bounds
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.metadata import Triple
 from chelonia.core.names import parse_ln
@@ -152,8 +152,13 @@ async def put_and_append(client: Client, ln: str, data: bytes) -> None:
         if len(piece) > bounds.INLINE_BYTES_MAX:
             await uploads.send(client, uploads.bytes_source(piece), ln, _Piece(client, ln, at))
         else:
-            await _laid(client, ln, Content((Extent(at, len(piece), INLINED),), inline=Inline(piece)))
+            await append(client, ln, at, piece)
         at += len(piece)
+
+
+async def append(client: Client, ln: str, at: int, data: bytes) -> None:
+    """Lay a few bytes over a file of `at` bytes, in one message."""
+    await _laid(client, ln, Content((Extent(at, len(data), INLINED),), inline=Inline(data)))
 
 
 @dataclass
@@ -167,7 +172,7 @@ class _Piece:
     extent: Extent | None = None
 
     async def start(self, size: int) -> uploads.BegunUpload:
-        ask = Placing(parse_ln(self.ln), size, wanted=WANTED, piece=True)
+        ask = Placing(parse_ln(self.ln), size, wanted=WANTED, piece=True, at=(ByteRange(self.at, size),))
         placed = uploads.good("put", self.ln, await self.client.settled(self.client.files.place, ask))
         self.extent = Extent(self.at, size, placed.blob)
         return uploads.BegunUpload(placed.turl, placed.put)

@@ -6,6 +6,7 @@ The steps are those of docs/operate/all-metadata-lost.md.
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -15,16 +16,19 @@ from typing import Any
 
 import pytest
 
+from chelonia.core.contents.uploads import PIECE_OF
 from chelonia.core.ids import SNAPSHOTS_OBJECT, ObjectId
 from chelonia.hosting.config import parse_config, render_config
 from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Away, Cluster, merge
-from tests.cluster.load import fetch, put, until_live
+from tests.cluster.load import append, fetch, put, put_and_append, put_in_parts, until_live
 from tests.support.polling import patience, poll, poll_async
 
 CLI = (sys.executable, "-m", "chelonia_clients.cli")
 RARELY_MS = 60_000
 """Snapshots go on, but none falls between the last file and the loss."""
+PIECED = random.Random(1).randbytes(720_000)
+"""Bytes of a file of several blobs."""
 TRASH_KEEP_MS = 3_600_000
 """Deleted files stay in the trash until the rebuild, however slow the machine. Later, bytes that nothing has erased yet
 would be sheltered in /lost+found."""
@@ -119,21 +123,35 @@ async def fill(client: Client) -> None:
     await client.set_policy("/data", "ALL", "+read")
     for number in range(5):
         await put(client, f"/data/{number}", bytes([number]) * 20_000)
+    await put_in_parts(client, "/data/in-parts", PIECED)
+    await put_and_append(client, "/data/appended", PIECED)
     await put(client, "/doomed", b"doomed")
     await client.move("/data/4", "/moved")
     await client.del_file("/doomed")
 
 
+async def heard(cluster: Cluster) -> bool:
+    """Whether a Shepherd of each piece has heard of its commit. Copies too many, and tries before, have none."""
+    async with cluster.ports("admin") as ports:
+        pages = [await shepherd.records(new_call(), "", 1_000) for shepherd in ports.shepherds.values()]
+    known = [(item.facts, item.committed) for page in pages for item in page.items if item.facts is not None]
+    pieces = [(facts.name, committed) for facts, committed in known if facts.name.startswith(PIECE_OF)]
+    return {name for name, _ in pieces} == {name for name, committed in pieces if committed}
+
+
 async def judge(client: Client) -> None:
     """All that was written is there, and what was deleted is not."""
     names = sorted([entry.name async for entry in client.list("/data")])
-    assert names == ["0", "1", "2", "3", "late"]
+    assert names == ["0", "1", "2", "3", "appended", "in-parts", "late", "late-appended"]
     assert not await client.exists("/doomed")
     assert not await client.exists("/lost+found")
     for number in range(4):
         assert await fetch(client, f"/data/{number}") == bytes([number]) * 20_000
     assert await fetch(client, "/moved") == bytes([4]) * 20_000
     assert await fetch(client, "/data/late") == b"written since"
+    for name in ("in-parts", "appended"):
+        assert await fetch(client, f"/data/{name}") == PIECED + b"more"
+    assert await fetch(client, "/data/late-appended") == PIECED
     await put(client, "/data/new", b"life goes on")
     await until_live(client, "/data/new", 2)
 
@@ -155,7 +173,11 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
     await cluster.until_alive(deadline=90)
     async with cluster.client("user", retry_ms=30_000) as client:
         await put(client, "/data/late", b"written since")  # known to records alone
+        await append(client, "/data/in-parts", len(PIECED), b"more")
+        await append(client, "/data/appended", len(PIECED), b"more")
+        await put_and_append(client, "/data/late-appended", PIECED)
         await until_live(client, "/data/late", 2)
+    await poll_async(lambda: heard(cluster), 60.0, what="the Shepherds have heard of every commit")
     key = (cluster.root / "data" / "record.key").read_bytes()
 
     stop(cluster, *cluster.core_names)

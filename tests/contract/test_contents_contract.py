@@ -248,6 +248,27 @@ async def test_pieces_of_others_for_others_and_wholes_are_no_content(world: Worl
 
 
 @played
+async def test_bytes_that_were_placed_for_bytes_of_a_file_are_laid_there_alone(world: World) -> None:
+    await lay(world, "/f", (0, b"0123456789"))
+    spans = (ByteRange(4, 2), ByteRange(8, 3))
+    (placed,) = await world.files.place(JOE, (Placing(at("/f"), 5, wanted=2, piece=True, at=spans),))
+    assert isinstance(placed, Placed), placed
+    arrived, blob = (await world.arrive(placed, b"abcde"),), placed.blob
+    laid = (Extent(4, 2, blob), Extent(8, 3, blob, 2))
+    for extents in (
+        laid[:1],
+        (Extent(4, 5, blob),),
+        (replace(laid[0], at=3), laid[1]),
+        (laid[0], replace(laid[1], skip=1)),
+    ):
+        assert await applied(world, Splice(at("/f"), Content(extents, arrived))) is Kind.BAD_REQUEST
+    assert await applied(world, Splice(at("/f"), Content(laid, arrived, whole=True))) is Kind.BAD_REQUEST
+    assert await applied(world, Write(at("/f"), arrived[0])) is Kind.BAD_REQUEST
+    assert isinstance(await applied(world, Splice(at("/f"), Content(laid, arrived))), Done)
+    assert await shape(world, "/f") == [(0, 4, 0), (4, 2, 0), (6, 2, 6), (8, 3, 2)]
+
+
+@played
 async def test_nobody_has_bytes_of_others_by_naming_their_blob(world: World) -> None:
     (whole,) = await world.files.place(JOE, (Placing(at("/secret"), 10, wanted=2),))
     assert isinstance(whole, Placed)

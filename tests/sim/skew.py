@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 LATER: dict[str, tuple[str, ...]] = {
-    "BeginPut": ("part", "anew"),
+    "BeginPut": ("part", "anew", "at"),
     "Begun": ("part_seal",),
     "CommitFile": ("policy",),
     "CopyFile": ("policy", "described"),
@@ -36,7 +36,7 @@ LATER: dict[str, tuple[str, ...]] = {
     "Clone": ("policy", "default_of", "within"),
     "Seal": ("policy", "default_of", "within"),
     "QuotaUse": ("implied",),
-    "Placing": ("when", "within"),
+    "Placing": ("when", "within", "at"),
     "GetRequest": ("spans",),
     "Placed": ("note",),
 }

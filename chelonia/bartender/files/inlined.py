@@ -25,10 +25,11 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location
 from chelonia.core.contents.attributes import is_empty
-from chelonia.core.contents.uploads import BeginPut, CommitFile
+from chelonia.core.contents.extents import ByteRange
+from chelonia.core.contents.uploads import BeginPut, CommitFile, PiecePlace, are_placed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.metadata import StoredObject
-from chelonia.core.ports.files import Done, Inline, Splice, Write
+from chelonia.core.ports.files import INLINED, Content, Done, Inline, Splice, Write
 from chelonia.core.ports.shepherd import FetchOutcome, SmallBlob
 from chelonia.core.timing.racing import Race, many
 from chelonia.core.values import replace
@@ -56,6 +57,7 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline
     """Store a piece, and lay it over a file. Raises: as `write`."""
     content, begin = change.content, _begin(ports, turn, change, inline)
     ready, replaced = await writing.ready_to_write(ports, turn, change, begin)
+    ready = replace(ready, at=writing.placed_at(replaced, _spans(content, replaced, len(inline.data))))
     if not turn.stored:
         turn.stored.append(await _stored(ports, turn, ready, inline.data))
     (stored,) = turn.stored
@@ -65,6 +67,15 @@ async def splice(ports: Ports, turn: ElementCall, change: Splice, inline: Inline
     if isinstance(entry, StoredObject):  # else an earlier try of this call has named its own copies
         ports.storing.named(stored.receipts)
     return done(entry, made=replaced is None)
+
+
+def _spans(content: Content, there: FoundEntry | None, size: int) -> tuple[ByteRange, ...]:
+    """Return where a piece is laid over a file that keeps its other bytes, if its place can say that; else nothing."""
+    spans = tuple(ByteRange(each.at, each.length) for each in content.extents)
+    place = PiecePlace(spans=spans)
+    shortens = there is not None and 0 <= content.size < writing.size_of(there)
+    said = place.length == size and place.extents(INLINED) == content.extents and are_placed(spans)
+    return spans if said and not shortens and not content.whole else ()
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inline) -> BeginPut:

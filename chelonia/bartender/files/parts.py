@@ -12,7 +12,7 @@ from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import accepted, merged
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
 from chelonia.bartender.files.changing import done
-from chelonia.bartender.files.writing import arrived_bytes, may_begin, ready_to_write
+from chelonia.bartender.files.writing import arrived_bytes, guid_of, may_begin, ready_to_write
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing
 from chelonia.bartender.transfers import overtaken, unnamed
@@ -35,11 +35,11 @@ async def open_upload(ports: Ports, turn: ElementCall, change: Open) -> Done:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     own = from_triples(setting_triples(change.setting))
     given = accepted(user_triples(change.user), TYPE_FILE, "open.metadata")
-    replaces = await may_begin(ports, turn, change, "open")
+    found = await may_begin(ports, turn, change, "open")
     within = await _collection(ports, turn, change.within)
     expires = Ms(ports.clock.now_ms() + bounds.UPLOAD_OPEN_MS)
     begin = unnamed(ports, turn, change.place, change.wanted)
-    begin = replace(begin, replaces=replaces, sections=merged(given, own), expires_ms=expires)
+    begin = replace(begin, replaces=guid_of(found), sections=merged(given, own), expires_ms=expires)
     order = OpenUpload(begin, within.guid, "/".join(change.place.parts[len(change.within.parts) :]))
     return Done(upload=await ports.librarian.open_upload(turn.service, order))
 

@@ -20,8 +20,17 @@ from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, overtaken, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.parts import NO_PART, parse_upload
-from chelonia.core.contents.uploads import BeginPut, CommitFile, Committed, Expect
+from chelonia.core.contents.uploads import (
+    NO_PLACE,
+    BeginPut,
+    CommitFile,
+    Committed,
+    Expect,
+    PiecePlace,
+    are_placed,
+)
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid, ObjectId
@@ -54,11 +63,15 @@ async def place(ports: Ports, turn: ElementCall, ask: Placing) -> Placed:
         if not (ask.piece and 1 <= ask.part.number <= bounds.PARTS_MAX):
             cause = f"a part is a piece with a number from 1 to {bounds.PARTS_MAX}"
             raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
+    fits = are_placed(ask.at) and ask.size in (-1, PiecePlace(spans=ask.at).length)
+    if ask.at and not (ask.piece and ask.part == NO_PART and fits):
+        cause = f"only a piece has a place: 1 to {bounds.PLACED_SPANS_MAX} spans in order, apart, as long as itself"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(ask.place), cause=cause)
     if ask.reserving is not None:
         return await _reserved(ports, turn, ask, ask.reserving)
-    replaces = await may_begin(ports, turn, ask, "place")
+    found = await may_begin(ports, turn, ask, "place")
     begin = unnamed(ports, turn, ask.place, ask.wanted, ask.size, ask.checksums)
-    begin = replace(begin, replaces=replaces, piece=ask.piece, part=ask.part)
+    begin = replace(begin, replaces=guid_of(found), piece=ask.piece, part=ask.part, at=placed_at(found, ask.at))
     turl, begun = await tickets(ports, turn, begin, Purpose.RECEIPT)
     put = encode(PutToken(begin, begun, record_type(ask.checksums)), ports.settings.token_key)
     return Placed(turl, put, begun.blob, await ports.shepherds.shortage(turn.service, ask.wanted))
@@ -86,8 +99,25 @@ def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(place), cause=cause)
 
 
-async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> Guid:
-    """Require the right to give this name bytes, as things stand. Returns: the file that has the name, or "".
+def placed_at(found: FoundEntry | None, spans: tuple[ByteRange, ...]) -> PiecePlace:
+    """Return the place of a piece in a file as found; a new file is rebuilt from its whole bytes alone."""
+    if found is None or not spans:
+        return NO_PLACE
+    return PiecePlace(found.object.version, size_of(found), spans)
+
+
+def size_of(found: FoundEntry) -> int:
+    """Return the bytes of a file."""
+    return int(found.section("states").get("size") or "0")
+
+
+def guid_of(found: FoundEntry | None) -> Guid:
+    """Return the file that is there, or ""."""
+    return found.guid if found is not None else Guid("")
+
+
+async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: str) -> FoundEntry | None:
+    """Require the right to give this name bytes, as things stand. Returns: the file that has the name.
 
     Raises: DENIED, NO_PARENT, NOT_A_FILE, PRECONDITION.
     """
@@ -97,13 +127,13 @@ async def may_begin(ports: Ports, turn: ElementCall, ask: Placing | Open, op: st
         required(judge, ask.when, ask.place, found)
     if found is not None:
         judge.require(Action.DELETE, replaceable(ask.place, found))
-        return found.guid
+        return found
     if ask.parents and lacks_only_parents(ask.place, walked, ask.within):
         above = LogicalName(ask.place.start, ask.place.parts[: -len(walked.rest)])
         judge.require(Action.ADD_ENTRY, FoundEntry(above, walked.last, above.child(walked.rest[0])))
     else:
         judge.require(Action.ADD_ENTRY, parent_of_new(ask.place, walked))
-    return Guid("")
+    return None
 
 
 async def write(ports: Ports, turn: ElementCall, change: Write) -> Done:
@@ -172,7 +202,18 @@ def arrived_bytes(
     if placed not in (NO_PART, placed_part(change)):
         cause = f"these bytes were placed as part {placed.number} of {placed.upload}; place them as what they are"
         raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
+    if token.begin.at != NO_PLACE and not _is_laid_as_placed(token, change):
+        cause = "these bytes were placed for other bytes of the file; place them as what they are"
+        raise CheloniaError(Kind.BAD_REQUEST, subject=str(change.place), cause=cause)
     return token, receipts
+
+
+def _is_laid_as_placed(token: PutToken, change: Write | Splice | Part) -> bool:
+    """Whether a change lays bytes as their record says, over what is there."""
+    if not isinstance(change, Splice) or change.content.whole:
+        return False
+    blob = token.begun.blob
+    return tuple(each for each in change.content.extents if each.blob == blob) == token.begin.at.extents(blob)
 
 
 async def ready_to_write(

@@ -91,6 +91,16 @@ def check_extents(extents: Sequence[Extent], size: int) -> None:
     assert are_apart(extents), "what is accepted can be laid over what is there"
 
 
+def are_ordered(spans: Iterable[ByteRange]) -> bool:
+    """Whether spans of a file have bytes, are ordered and do not overlap."""
+    end = 0
+    for span in spans:
+        if span.offset < end or span.length <= 0 or span.end > bounds.FILE_BYTES_MAX:
+            return False
+        end = span.end
+    return True
+
+
 def are_apart(extents: Iterable[Extent]) -> bool:
     """Whether extents are ordered and do not overlap."""
     return all(one.end <= other.at for one, other in pairwise(extents))

@@ -6,7 +6,8 @@ The operations that take them are in `core.ports.librarian`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Annotated
 
 import msgspec
@@ -14,7 +15,7 @@ from msgspec import Meta
 
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt, ReplicaFacts
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent, are_ordered
 from chelonia.core.contents.parts import NO_PART, PartPlace, UploadId
 from chelonia.core.ids import BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Sections, StoredObject
@@ -25,7 +26,54 @@ Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELE
 
 PIECE_OF = "piece of "
 """Start of the recorded name of bytes that are only part of a file."""
+_PLACE = re.compile(r"version ([0-9]{1,19}) of ([0-9]{1,19}) bytes at ((?:[0-9]{1,19}\+[0-9]{1,19},?)+)")
 _PART_NAME = re.compile(rf"{PIECE_OF}part ([0-9]{{1,5}}) of ([0-9]{{13}}\.[0-9a-f-]{{36}}): (.*)", re.DOTALL)
+
+
+class PiecePlace(msgspec.Struct, frozen=True):
+    """The place of a piece: `spans` of its file get its bytes, in order. `version`, `size`: of the file as it was when
+    the piece was placed, by which a rebuild finds out what was written before it."""
+
+    version: int = 0
+    size: int = 0
+    spans: tuple[ByteRange, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The place as `parse_place` reads it."""
+        spans = ",".join(f"{each.offset}+{each.length}" for each in self.spans)
+        return f"version {self.version} of {self.size} bytes at {spans}"
+
+    @property
+    def length(self) -> int:
+        """The bytes of the piece."""
+        return sum(each.length for each in self.spans)
+
+    def extents(self, blob: BlobId) -> tuple[Extent, ...]:
+        """Return the extents of the piece, as the blob of these bytes."""
+        skips = accumulate((each.length for each in self.spans), initial=0)
+        return tuple(
+            Extent(each.offset, each.length, blob, skip) for each, skip in zip(self.spans, skips, strict=False)
+        )
+
+
+NO_PLACE = PiecePlace()
+"""In place of an unknown one, and of any bytes but a piece's."""
+
+
+def parse_place(text: str) -> PiecePlace | None:
+    """Read a place; None for any other text."""
+    found = _PLACE.fullmatch(text)
+    if found is None:
+        return None
+    pairs = [each.split("+") for each in found[3].split(",") if each]
+    spans = tuple(ByteRange(int(offset), int(length)) for offset, length in pairs)
+    return PiecePlace(int(found[1]), int(found[2]), spans) if are_placed(spans) else None
+
+
+def are_placed(spans: Sequence[ByteRange]) -> bool:
+    """Whether spans of a file can be the place of a piece."""
+    return 0 < len(spans) <= bounds.PLACED_SPANS_MAX and are_ordered(spans)
 
 
 class BeginPut(msgspec.Struct, frozen=True):
@@ -34,8 +82,8 @@ class BeginPut(msgspec.Struct, frozen=True):
     `named` True reserves the name as pending until `expires_ms` (the original's putFile); False writes nothing and
     only makes ids (bytes first). `replaces`: the file to overwrite, "" for a new one. `size` -1 and empty
     `checksums`: not known yet. The Shepherds record `ln` beside the bytes for rebuilds. `piece`: the bytes will be
-    part of a file: a rebuild must not take them for the whole. `part`: their place in an upload in parts. `anew`: of a
-    file to overwrite, the users' metadata that `sections` lack go.
+    part of a file: a rebuild must not take them for the whole. `part`: their place in an upload in parts; `at`: of
+    another piece, its place in its file. `anew`: of a file to overwrite, the users' metadata that `sections` lack go.
     """
 
     parent: Guid
@@ -53,6 +101,7 @@ class BeginPut(msgspec.Struct, frozen=True):
     piece: bool = False
     part: PartPlace = NO_PART
     anew: bool = False
+    at: PiecePlace = NO_PLACE
 
     @property
     def recorded(self) -> str:
@@ -60,9 +109,11 @@ class BeginPut(msgspec.Struct, frozen=True):
         return f"{PIECE_OF}{self.ln}" if self.piece else str(self.ln)
 
     @property
-    def recorded_part(self) -> str:
-        """The same for a part, with its place, as `parse_part_name` reads it."""
-        return f"{PIECE_OF}part {self.part.number} of {self.part.upload}: {self.ln}"
+    def recorded_place(self) -> str:
+        """The same with the place, as `parse_part_name` or `parse_piece_name` reads it; "" when none is known."""
+        if self.part != NO_PART:
+            return f"{PIECE_OF}part {self.part.number} of {self.part.upload}: {self.ln}"
+        return f"{PIECE_OF}{self.at.text}: {self.ln}" if self.at.spans else ""
 
 
 def parse_part_name(recorded: str) -> tuple[PartPlace, str] | None:
@@ -73,9 +124,16 @@ def parse_part_name(recorded: str) -> tuple[PartPlace, str] | None:
     return PartPlace(UploadId(found[2]), int(found[1])), found[3]
 
 
+def parse_piece_name(recorded: str) -> PiecePlace | None:
+    """Return the place of a piece in its file by its recorded name; None for any other name."""
+    place, colon, _ = recorded.removeprefix(PIECE_OF).partition(": ")
+    return parse_place(place) if colon and recorded.startswith(PIECE_OF) else None
+
+
 class Begun(msgspec.Struct, frozen=True):
-    """Ids of the upload, and the cluster's seal over the facts known now. `part_seal`: of a part, a second seal for its
-    record, over its place too. A Librarian of the previous version gives none, and accepts bytes sealed by the first.
+    """Ids of the upload, and the cluster's seal over the facts known now. `part_seal`: of a part or a piece, a second
+    seal for its record, over its place too. A Librarian of the previous version gives none, and accepts bytes sealed by
+    the first.
     """
 
     guid: Guid
@@ -85,7 +143,7 @@ class Begun(msgspec.Struct, frozen=True):
 
     def facts(self, begin: BeginPut, created_ms: Ms) -> ReplicaFacts:
         """Return the facts of the upload's replicas that are known when it begins."""
-        name, seal = (begin.recorded_part, self.part_seal) if self.part_seal else (begin.recorded, self.seal)
+        name, seal = (begin.recorded_place, self.part_seal) if self.part_seal else (begin.recorded, self.seal)
         owner, size = begin.owner, begin.size
         return ReplicaFacts(self.blob, self.guid, name, owner, size, begin.checksums, begin.wanted, created_ms, seal)
 

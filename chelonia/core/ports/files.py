@@ -282,9 +282,11 @@ class Reserving(msgspec.Struct, frozen=True):
 class Placing(msgspec.Struct, frozen=True):
     """A request for a place for a file's bytes. `size`: -1 if unknown, as empty checksums. `wanted`: copies. `parents`:
     the collections above it may be missing, as `Write.parents` will make them, but not `within`. `piece`: the bytes
-    will be part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `reserving`: they will be a
-    whole file in an existing collection, without a `Write`; `Placed.put` is then empty. `when`: if it does not hold,
-    the bytes are refused before they are sent; the change that brings them repeats it."""
+    will be part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `at`: the bytes of the file
+    that a piece will be, in order, at most `bounds.PLACED_SPANS_MAX` spans. A sender that will shorten the file or
+    begin it anew gives none.
+    `reserving`: they will be a whole file in an existing collection, without a `Write`; `Placed.put` is then empty.
+    `when`: if it does not hold, the bytes are refused before they are sent; the change that brings them repeats it."""
 
     place: LogicalName
     size: int
@@ -296,6 +298,7 @@ class Placing(msgspec.Struct, frozen=True):
     reserving: Reserving | None = None
     when: When = ANY
     within: LogicalName | None = None
+    at: tuple[ByteRange, ...] = ()
 
 
 class Placed(msgspec.Struct, frozen=True):

@@ -149,6 +149,11 @@ def owners_of(blob: StoredObject) -> Mapping[str, str]:
     return blob.sections.get(OWNERS) or ({content: A_CONTENT} if content else {blob.value("blob", "file"): A_FILE})
 
 
+def is_shared(blob: StoredObject) -> bool:
+    """Return whether a blob has several owners."""
+    return len(owners_of(blob)) > 1
+
+
 def leave_blob(blob: StoredObject, owner: Owner, reason: str, now: Ms) -> list[Element]:
     """Take an owner off a blob as read; the last one to leave discards the blob."""
     owners = owners_of(blob)

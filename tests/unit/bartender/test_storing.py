@@ -14,9 +14,9 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.fleet import Fleet
 from chelonia.core.cluster.placement import NODE_OFFLINE, Demand
 from chelonia.core.cluster.replicas import Checksums
-from chelonia.core.contents.extents import Extent
+from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.parts import PartPlace, UploadId
-from chelonia.core.contents.uploads import PIECE_OF, parse_part_name
+from chelonia.core.contents.uploads import PIECE_OF, PiecePlace, parse_part_name, parse_piece_name
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn, Ms, RequestKey, ServiceId
 from chelonia.core.ports.files import (
@@ -186,7 +186,69 @@ async def test_a_piece_is_recorded_as_one_and_never_as_the_file(stage: Stage) ->
         (answer,) = await stage.bartender.files.apply(JOE, (change,))
         assert isinstance(answer, Done)
     names = [blob.facts.name for blob in stage.named("s1").small.values()]
-    assert names == ["/f", f"{PIECE_OF}/f"]
+    assert names == ["/f", f"{PIECE_OF}version 1 of {len(DATA)} bytes at 0+{len(DATA)}: /f"]
+
+
+SIZE = len(DATA)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (Content((Extent(SIZE, 4, INLINED), Extent(SIZE + 9, 7, INLINED, 4))), f"{SIZE}+4,{SIZE + 9}+7"),
+        (Content((Extent(0, 5, INLINED, SIZE - 5), Extent(5, SIZE - 5, INLINED))), ""),
+        (Content((Extent(0, SIZE - 1, INLINED),)), ""),
+        (Content((Extent(5, SIZE, INLINED),), whole=True), ""),
+        (Content((Extent(0, 1, INLINED), Extent(1, SIZE - 1, INLINED, 1)), size=SIZE), f"0+1,1+{SIZE - 1}"),
+        (Content((Extent(0, SIZE, INLINED),), size=SIZE), f"0+{SIZE}"),
+        (Content(tuple(Extent(2 * n, 1, INLINED, n) for n in range(11))), ",".join(f"{2 * n}+1" for n in range(11))),
+    ],
+    ids=["append", "other order", "not all of it", "whole", "in two", "over it", "many"],
+)  # fmt: skip
+@scene
+async def test_a_piece_in_the_message_is_recorded_with_its_place(stage: Stage, content: Content, place: str) -> None:
+    await stage.add_shepherds("s1")
+    for change in (Write(at("/f"), inline=Inline(DATA, 1)), Splice(at("/f"), replace(content, inline=Inline(DATA, 1)))):
+        (answer,) = await stage.bartender.files.apply(JOE, (change,))
+        assert isinstance(answer, Done), answer
+    expected = f"{PIECE_OF}version 1 of {SIZE} bytes at {place}: /f" if place else f"{PIECE_OF}/f"
+    assert [blob.facts.name for blob in stage.named("s1").small.values()] == ["/f", expected]
+
+
+@scene
+async def test_a_piece_that_cuts_its_file_or_makes_it_has_no_place(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    made, cut = Content((Extent(0, SIZE, INLINED),)), Content((Extent(0, SIZE, INLINED),), size=SIZE)
+    grown = Content((Extent(SIZE, SIZE, INLINED),))
+    for content in (made, grown, cut):
+        change = Splice(at("/f"), replace(content, inline=Inline(DATA, 1)))
+        (answer,) = await stage.bartender.files.apply(JOE, (change,))
+        assert isinstance(answer, Done), answer
+    names = [blob.facts.name for blob in stage.named("s1").small.values()]
+    assert names == [f"{PIECE_OF}/f", f"{PIECE_OF}version 1 of {SIZE} bytes at {SIZE}+{SIZE}: /f", f"{PIECE_OF}/f"]
+
+
+@scene
+async def test_a_piece_is_recorded_with_the_place_that_its_sender_states(stage: Stage) -> None:
+    await stage.add_shepherds("s1")
+    (answer,) = await stage.bartender.files.apply(JOE, (Write(at("/f"), inline=Inline(DATA, 1)),))
+    assert isinstance(answer, Done)
+    spans = (ByteRange(7, 3), ByteRange(100, 2))
+    (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/f"), 5, wanted=1, piece=True, at=spans),))
+    assert isinstance(placed, Placed), placed
+    [asked] = stage.named("s1").puts.values()
+    assert parse_piece_name(asked.facts.name) == PiecePlace(1, SIZE, spans)
+    for none in (
+        Placing(at("/f"), 5, wanted=1, at=spans),
+        Placing(at("/f"), 6, wanted=1, piece=True, at=spans),
+        Placing(at("/f"), 5, wanted=1, piece=True, at=spans[::-1]),
+        Placing(at("/f"), 0, wanted=1, piece=True, at=(ByteRange(7, 0),)),
+        Placing(at("/f"), -1, wanted=1, piece=True, at=(ByteRange(2**63 - 1, 1),)),
+        Placing(at("/f"), -1, wanted=1, piece=True, at=tuple(ByteRange(n, 1) for n in range(33))),
+    ):
+        (refused,) = await stage.bartender.files.place(JOE, (none,))
+        assert isinstance(refused, Failure)
+        assert refused.kind is Kind.BAD_REQUEST
 
 
 @scene

@@ -15,7 +15,7 @@ from chelonia.bartender.shepherds import Shepherds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent
-from chelonia.core.contents.uploads import BeginPut, Begun
+from chelonia.core.contents.uploads import BeginPut, Begun, PiecePlace
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Triple
@@ -556,6 +556,9 @@ def test_a_token_comes_back_as_it_was(name: str) -> None:
     text = encode(token(name), KEY)
     assert decode(text, KEY) == token(name)
     assert all(char.isalnum() or char in "-_." for char in text)
+    place = PiecePlace(17, 10_240, (ByteRange(8192, 100), ByteRange(9000, 50)))
+    piece = replace(token(name), begin=replace(token(name).begin, piece=True, at=place))
+    assert decode(encode(piece, KEY), KEY) == piece
 
 
 def test_the_token_of_the_document() -> None:

@@ -158,6 +158,22 @@ def test_a_write_in_the_middle_of_a_large_file_sends_that_write_alone() -> None:
     assert staged.plan() == Plan(1 << 30, ((5000, 6000),))
 
 
+def test_a_commit_states_its_place_if_it_keeps_the_file_and_is_in_few_pieces() -> None:
+    staged = Staged.of("e", 1 << 30)
+    staged.wrote(5000, 6000, append=False)
+    assert staged.plan().adds
+    staged.resize(1 << 20)
+    assert not staged.plan().adds, "it cuts the file"
+    staged.wrote((1 << 30) + 5, (1 << 30) + 9, append=False)
+    assert staged.plan().adds, "zeros are sent for what was cut"
+    for n in range(bounds.PLACED_SPANS_MAX):
+        staged.wrote(10_000 * n, 10_000 * n + 1, append=False)
+    assert not staged.plan().adds
+    fresh = Staged.of("e", 0)
+    fresh.wrote(1 << 30, (1 << 30) + 5, append=False)
+    assert not fresh.plan().adds, "nothing is there that it is laid over"
+
+
 def test_a_new_file_with_holes_sends_what_was_written_and_not_the_holes() -> None:
     staged = Staged.of("e", 0)
     staged.wrote(1 << 30, (1 << 30) + 5, append=False)

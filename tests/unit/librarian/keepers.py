@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from chelonia.ahash.service import AHashService
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
-from chelonia.core.contents.extents import Extent
-from chelonia.core.contents.uploads import BeginPut, CommitFile, SpliceFile
+from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.contents.uploads import NO_PLACE, BeginPut, CommitFile, PiecePlace, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ROOT, BlobId, Guid, ReferenceId, ServiceId
 from chelonia.core.names import LogicalName, parse_ln
@@ -174,8 +174,16 @@ class Keepers:
         done = await self.bench.service.commit_file(BARTENDER, await self.arrived(ln, data, copies, **facts))
         return done.guid, done.blob
 
-    async def splice(self, ln: str, file: Guid, at: int, data: bytes) -> BlobId:
-        piece = await self.arrived(ln, data, piece=True, replaces=file)
+    async def lay(self, ln: str, file: Guid, at: int, data: bytes, *, copies: int = 2) -> BlobId:
+        """Splice bytes whose records say where they are."""
+        entry = await self.bench.stored(file)
+        place = PiecePlace(entry.version, int(entry.value("states", "size")), (ByteRange(at, len(data)),))
+        return await self.splice(ln, file, at, data, copies=copies, place=place)
+
+    async def splice(
+        self, ln: str, file: Guid, at: int, data: bytes, *, copies: int = 2, place: PiecePlace = NO_PLACE
+    ) -> BlobId:
+        piece = await self.arrived(ln, data, copies, piece=True, replaces=file, at=place)
         blob = piece.begun.blob
         await self.bench.service.splice(BARTENDER, SpliceFile(piece.begin, (piece,), (Extent(at, len(data), blob),)))
         return blob

@@ -35,6 +35,7 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
     placing = Placing(exchange.place, span.length, announced, copies, piece=True)
     if span.length > KEPT_BYTES_MAX:
         when, _ = await _still(parts, exchange, span)
+        placing = replace(placing, at=(ByteRange(span.offset, span.length),))
         content = _content(await sent(parts, exchange, placing), span.offset, span.length)
         return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
     body = await read_whole(request, Whole(KEPT_BYTES_MAX))
@@ -46,7 +47,9 @@ async def patch(parts: DoorParts, exchange: Exchange, setting: Setting, copies: 
         whole, ask = tail + body, placing
         if tail:
             ask, when = replace(placing, size=len(whole), checksums=Checksums()), replace(when, version=version)
-        content = _content(await kept_sent(parts, exchange, ask, whole), span.offset - len(tail), len(whole))
+        at = span.offset - len(tail)
+        ask = replace(ask, at=(ByteRange(at, len(whole)),))
+        content = _content(await kept_sent(parts, exchange, ask, whole), at, len(whole))
         try:
             return await apply(parts, exchange.call, Splice(exchange.place, content, setting, when=when))
         except CheloniaError as error:

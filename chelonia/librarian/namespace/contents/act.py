@@ -64,7 +64,7 @@ class Contents:
                 new = self._new(request, guid, begin.wanted)
                 made = decide.make(request, slot, new, content, guid, self._world.clock.now_ms())
                 return noted(await self._names.draft(call, made, guid, fresh(guid)))
-            current = await self._current(call, request, guid)
+            current = await self.current(call, request, guid)
             new = self._new(request, guid, decide.wanted_of(current.file, begin))
             spliced = decide.splice(request, current, new, content, self._world.clock.now_ms())
             return noted(await self._names.draft(call, spliced, guid, current.file))
@@ -74,9 +74,9 @@ class Contents:
         return left[0] if request.described and left else noted_guid(outcome.memo)
 
     def _new(self, request: SpliceFile, guid: Guid, wanted: int) -> list[NewBlob]:
-        return [self._uploads.begun_blob(piece, guid, wanted) for piece in request.pieces]
+        return [self._uploads.begun_blob(each, guid, wanted, each.begin.recorded_place) for each in request.pieces]
 
-    async def _current(self, call: Call, request: SpliceFile, guid: Guid) -> FileContent:
+    async def current(self, call: Call, request: SpliceFile, guid: Guid) -> FileContent:
         """A file as far as a splice may change it, of one state. Raises: NO_REPLICA, CONFLICT, TOO_LARGE."""
         for _ in range(TRIES):
             file = await self._records.one(call, entry_id(guid))

@@ -21,10 +21,11 @@ from chelonia.core.ids import BlobId, ContentId, Guid, Ms, ObjectId, content_obj
 from chelonia.core.metadata import StoredObject
 from chelonia.core.ports.ahash import Element
 from chelonia.core.ports.files import MARK
-from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, facts_of, hand_over, leave_blob
+from chelonia.librarian.metadata.blobs import SUMS, NewBlob, blob_of, facts_of, hand_over, is_shared, leave_blob
 from chelonia.librarian.metadata.contents import SEALED, content_of, extent_record
 from chelonia.librarian.metadata.elements import check, drop, is_, put, put_all, version
 from chelonia.librarian.namespace import trash
+from chelonia.librarian.namespace.summaries import dropped
 from chelonia.librarian.namespace.tree import Slot, given_anew, given_sections, left_over, make_file, rewrite
 from chelonia.librarian.namespace.uploads.decide import taken_blob
 
@@ -168,6 +169,31 @@ def splice(
     elements += _pieces(new, id_, Guid(file.id), request.mark)
     elements += left_over(file, request.begin.sections, anew=request.begin.anew)
     return _bounded([*elements, *_file(request, file, {"id": id_, "splices": str(splices)}, span.size, now)], span)
+
+
+def lay_found(
+    request: SpliceFile, current: FileContent, found: Sequence[StoredObject], content: ContentId, made_ms: Ms
+) -> list[Element]:
+    """Lay extents of blobs that a rebuild has found, and that nothing has, over a file. As `splice`, but it orders no
+    erasure: bytes that no extent names any more are left without a file.
+
+    Raises: CONFLICT, TOO_LARGE.
+    """
+    file, span = current.file, span_of(request, current.size)
+    first = not content_of(file)
+    change, id_ = lay(current, request, span, first=first), content if first else content_of(file)
+    splices = 1 if first else int(file.value("content", "splices", "0")) + 1
+    elements = rewrite(request.begin, file, "splice")
+    elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
+    for blob in current.blobs:
+        if not change.named.get(blob_of(blob)):
+            elements += leave_blob(blob, Guid(file.id) if first else id_, "", made_ms) if is_shared(blob) else []
+        elif first:
+            elements += hand_over(blob, Guid(file.id), id_)
+    elements += [put(blob.id, "blob", "content", id_, version(blob.version)) for blob in found]
+    assert all(element.section != "erase" for element in elements), "a rebuild orders nothing to be erased"
+    facts = {"id": id_, "splices": str(splices)}
+    return _bounded([*elements, *dropped(file), *_file(request, file, facts, span.size, made_ms)], span)
 
 
 def make(

@@ -84,7 +84,7 @@ class PartUploads:
             if record:
                 old = await self._records.one(call, blob_object(decide.parse_part(key, record).blob))
                 before = Before(record, old)
-            name = replace(request.piece.begin, part=PartPlace(request.upload, request.number)).recorded_part
+            name = replace(request.piece.begin, part=PartPlace(request.upload, request.number)).recorded_place
             new = self._uploads.begun_blob(request.piece, upload.file, upload.wanted, name)
             elements = decide.put_part(upload, request, new, before, self._now())
             return await self._names.draft(call, elements, decide.etag_of_part(request, new), upload.content)

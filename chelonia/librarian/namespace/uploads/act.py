@@ -12,7 +12,6 @@ from collections.abc import Callable
 from chelonia.core import bounds
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.replicas import Receipt
-from chelonia.core.contents.parts import NO_PART
 from chelonia.core.contents.uploads import BeginPut, Begun, CommitFile, Committed
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Guid, Ms, ServiceId, blob_object, shepherd_object
@@ -71,7 +70,7 @@ class FileUploads:
         def sealed_as(name: str) -> str:
             return seal(self.record_key, blob, guid, name=name, owner=request.owner, wanted=request.wanted)
 
-        part_seal = "" if request.part == NO_PART else sealed_as(request.recorded_part)
+        part_seal = sealed_as(request.recorded_place) if request.recorded_place else ""
         return Begun(guid, blob, sealed_as(request.recorded), part_seal)
 
     def begun_blob(self, request: CommitFile, guid: Guid, wanted: int, name: str = "") -> NewBlob:

@@ -46,6 +46,7 @@ from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.metadata import rebuild_record
 from chelonia.librarian.metadata.elements import drop, put
 from chelonia.librarian.metadata.records import PlannedTransact, Records
+from chelonia.librarian.namespace.contents.act import Contents
 from chelonia.librarian.namespace.names import Names
 from chelonia.librarian.namespace.summaries import missed
 from chelonia.librarian.presence.identity import BURNT
@@ -59,6 +60,8 @@ from chelonia.librarian.recovery.rebuild.listing import PAUSES_MS, Look, RecordL
 from chelonia.librarian.recovery.rebuild.naming import Naming
 from chelonia.librarian.recovery.rebuild.pages import Manifests, SnapshotBlob, SnapshotPages, newest_first
 from chelonia.librarian.recovery.rebuild.parts.act import PartAssembly
+from chelonia.librarian.recovery.rebuild.pieces import decide as pieces
+from chelonia.librarian.recovery.rebuild.pieces.act import PieceLaying
 from chelonia.wire.snapshots import (
     Manifest,
     PageLocation,
@@ -113,6 +116,7 @@ class Tools:
     callers that wait for an answer."""
 
     names: Names
+    contents: Contents
     fsck: Fsck
     internal_blobs: InternalBlobs
     heed: Callable[[], Awaitable[None]]
@@ -133,6 +137,7 @@ class Rebuilding:
         self._holes = False
         self._late = NOBODY
         self._parts = PartAssembly(context, self._attempt)
+        self._pieces = PieceLaying(context, tools.contents, self._attempt)
         self._naming = Naming(context, tools.names, self._attempt, self._report)
         self._listing = RecordListing(context, self._note)
         self._readmitted: set[ServiceId] = set()
@@ -325,6 +330,7 @@ class Rebuilding:
         for late in (False, True):
             await self._read_records(replace(basis, late=late))
         await self._put_together()
+        await self._lay_pieces()
         await self._have_compared()
         await self._check()
         await self._tools.names.quotas.recount(self._on.call, forget=True)  # those of an empty namespace, if any
@@ -591,6 +597,8 @@ class Rebuilding:
         verdict = rebuild.judge(item, context, basis)
         facts = item.facts
         if facts is not None:
+            if rebuild.is_of_file(item, verdict, basis):
+                await self._attempt([pieces.note(facts, sure=rebuild.surely_since(item, verdict, basis))])
             match verdict:
                 case RecordVerdict.LISTED if not context.deleted:
                     await self._attempt(rebuild.list_location(context.blob, facts, at))
@@ -622,6 +630,15 @@ class Rebuilding:
         laid = await self._parts.lay()
         found = await self._tools.fsck.of(self._on.call, laid)
         await self._mend([each for each in found if each.rule == invariants.CONTENT_UNOWNED])
+
+    async def _lay_pieces(self) -> None:
+        """Lay the pieces since the snapshot over their files. None while bytes between two may be missing."""
+        if self._holes or not self._listing.answering.issuperset(self._on.nodes.table.shepherds()):
+            return
+        laid = await self._pieces.lay()
+        self._progress.count("pieces laid over their files", laid)
+        sheltered = self._progress.counts.get(RecordVerdict.SHELTERED.value, 0)
+        self._progress.count(RecordVerdict.SHELTERED.value, -min(laid, sheltered))
 
     async def _have_compared(self) -> None:
         """Ask Shepherds for quarantined replicas that may be listed now: lacking one, they compare their inventory."""

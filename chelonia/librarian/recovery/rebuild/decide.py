@@ -376,7 +376,9 @@ def _judge_genuine(facts: ReplicaFacts, context: RecordContext, basis: Basis) ->
         return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return RecordVerdict.SHELTERED
-    if facts.name.startswith(PIECE_OF) or content_of(context.file):  # no record says which bytes of a file these are
+    if facts.name.startswith(PIECE_OF) or content_of(
+        context.file
+    ):  # `pieces` lays what is of a file, after all records
         return RecordVerdict.SHELTERED
     if type_of(context.file) == TYPE_FILE:
         return RecordVerdict.VERSION
@@ -401,6 +403,22 @@ def genuine(facts: ReplicaFacts, record_key: str) -> bool:
 def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:
     stored = facts_of(blob)
     return facts.size == stored.size and not facts.checksums.conflicts(stored.checksums)
+
+
+def is_of_file(record: ReplicaRecord, verdict: RecordVerdict, basis: Basis) -> bool:
+    """Return whether bytes that get no name may be of a file all the same: a piece, or all its bytes for a while.
+    Damaged ones may, if the snapshot cannot know them."""
+    facts = record.facts
+    if facts is None or basis.in_use or not is_guid(facts.guid) or not genuine(facts, basis.record_key):
+        return False
+    lost = verdict is RecordVerdict.DAMAGED and facts.created_ms >= (basis.begun_ms or 0)
+    return lost or verdict is RecordVerdict.SHELTERED
+
+
+def surely_since(record: ReplicaRecord, verdict: RecordVerdict, basis: Basis) -> bool:
+    """Return whether bytes were committed, and placed since the snapshot."""
+    since = record.facts is not None and record.facts.created_ms >= (basis.begun_ms or 0)
+    return since and record.committed and verdict is not RecordVerdict.DAMAGED
 
 
 def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Location) -> list[Element]:

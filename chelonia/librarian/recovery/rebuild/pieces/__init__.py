@@ -1,0 +1,1 @@
+"""Pieces of files that a rebuild finds: `decide` decides which are laid over their files, `act` lays them."""

@@ -1,0 +1,173 @@
+"""Pieces that no snapshot knows are laid over their file, in the order in which they were written. Pure.
+
+A record states where a piece is in its file, and version and size of the file when the piece was placed. Bytes of a
+file that the rebuild finds no place for are noted by file (`sys:overwritten`). When all records are read, `following`
+chooses the pieces that surely follow on the file as it came back, up to the first doubt. Others get no file here.
+
+Invariants: what is laid was committed after every byte of the file that it is laid over, as its Shepherds or the next
+piece state. No byte that the file had is missing before or between what is laid. A noted piece is laid once.
+Reasoning: docs/design/020-contents.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.contents.uploads import NO_PLACE, BeginPut, PiecePlace, SpliceFile, parse_piece_name
+from chelonia.core.ids import OVERWRITTEN_OBJECT, BlobId, Dn, Guid, Ms
+from chelonia.core.metadata import StoredObject
+from chelonia.core.names import LogicalName
+from chelonia.core.ports.ahash import Element
+from chelonia.librarian.metadata.blobs import OWNERS, blob_of, facts_of
+from chelonia.librarian.metadata.elements import drop, isset, put, unset
+from chelonia.librarian.recovery.rebuild.decide import COMMIT_SLACK_MS
+
+NOTED: Final = "pieces "
+"""Start of a note: behind it the file and the blob. It sorts behind the other records of its section."""
+SURE: Final = "sure"
+"""Value of a note of bytes that were committed, since the snapshot was begun."""
+UNSURE: Final = "unsure"
+"""Value of any other: the bytes may be of the file or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBase:
+    """A file as it came back. `newest_ms`: date of the newest of its `blobs`; `version`: of the file, by the newest of
+    them that states one, -1 for none."""
+
+    size: int
+    blobs: frozenset[BlobId]
+    newest_ms: Ms
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPiece:
+    """Bytes noted for a file. `free`: nothing else has them."""
+
+    blob: BlobId
+    created_ms: Ms
+    place: PiecePlace
+    sure: bool
+    free: bool = True
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """Its extents in the file."""
+        return self.place.extents(self.blob)
+
+
+def note(facts: ReplicaFacts, *, sure: bool) -> Element:
+    """Note bytes for their file. One replica that is sure is enough."""
+    key = f"{NOTED}{facts.guid} {facts.blob}"
+    conditions = () if sure else (unset("formerly", key),)
+    return put(OVERWRITTEN_OBJECT, "formerly", key, SURE if sure else UNSURE, *conditions)
+
+
+def parse_note(key: str) -> tuple[Guid, BlobId]:
+    """Return the file and the blob of a note."""
+    guid, blob = key.removeprefix(NOTED).split(" ")
+    return Guid(guid), BlobId(blob)
+
+
+def laid_once(guid: Guid, blob: BlobId) -> Element:
+    """Drop the note of a piece that is laid, on condition that it is there."""
+    key = f"{NOTED}{guid} {blob}"
+    return drop(OVERWRITTEN_OBJECT, "formerly", key, isset("formerly", key))
+
+
+def place_of(facts: ReplicaFacts) -> PiecePlace:
+    """Return the place of a piece by its record, `NO_PLACE` where it says none for all its bytes."""
+    place = parse_piece_name(facts.name) or NO_PLACE
+    return place if place.length == facts.size > 0 else NO_PLACE
+
+
+def found_base(file: StoredObject, blobs: Sequence[StoredObject]) -> FoundBase:
+    """Return a file as it came back. `blobs`: all of its content, or its only one."""
+    facts = sorted((facts_of(blob) for blob in blobs if blob.exists), key=lambda each: each.created_ms)
+    versions = [place.version for place in map(place_of, facts) if place != NO_PLACE]
+    return FoundBase(
+        int(file.value("states", "size") or "0"),
+        frozenset(blob_of(blob) for blob in blobs),
+        facts[-1].created_ms if facts else Ms(0),
+        versions[-1] if versions else -1,
+    )
+
+
+def found_piece(guid: Guid, blob: StoredObject, *, sure: bool) -> FoundPiece:
+    """Return noted bytes; those of which no whole replica was found may be anything."""
+    facts = facts_of(blob)
+    free = blob.exists and facts.guid == guid and not (blob.value("blob", "content") or blob.sections.get(OWNERS))
+    return FoundPiece(blob_of(blob), facts.created_ms, place_of(facts), sure and blob.exists, free)
+
+
+def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece, ...]:
+    """Return the pieces to lay over a file, in order: those that follow on it, and on each other, without a doubt."""
+    found = [each for each in noted if each.blob not in base.blobs]
+    if any(not each.created_ms or _may_follow(base, each) for each in found):
+        return ()
+    out, size, version = list[FoundPiece](), base.size, base.version
+    whole, missing = 0, list[ByteRange]()
+    later = [each for each in found if each.created_ms >= base.newest_ms]
+    later.sort(key=lambda each: (each.created_ms, each.place.version, each.blob))
+    for number, piece in enumerate(later):
+        place = piece.place
+        known = piece.free and place != NO_PLACE
+        if known and not (piece.sure or _is_proven(piece, later[number + 1 :])):
+            if any(other.sure and other.place == place for other in later):
+                continue  # its sender has sent it again
+            known = False
+        if not known or place.size < size or not _in_order(piece, out, version):
+            break  # a file that was longer before was cut: some of its bytes must not come back
+        out.append(piece)
+        if place.size > size:
+            missing.append(ByteRange(size, place.size - size))  # a later piece may have them, as for a tail
+        for span in place.spans:
+            missing = [part for each in missing for part in _without(each, span)]
+        size, version = max(place.size, place.spans[-1].end), place.version
+        whole = whole if missing else len(out)
+    return tuple(out[:whole])
+
+
+def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
+    """Whether the next piece states that its file had grown by this one. A Shepherd hears of a commit seconds later."""
+    before, end = piece.place, piece.place.spans[-1].end
+    after = later[0].place if later else NO_PLACE
+    return before.size < end == after.size and before.version < after.version
+
+
+def _without(one: ByteRange, other: ByteRange) -> list[ByteRange]:
+    """Return the parts of a span that another does not cover."""
+    parts = (one.offset, min(one.end, other.offset)), (max(one.offset, other.end), one.end)
+    return [ByteRange(start, end - start) for start, end in parts if start < end]
+
+
+def _may_follow(base: FoundBase, piece: FoundPiece) -> bool:
+    """Whether bytes that look older than their file may be newer all the same: dates are of several clocks."""
+    place = piece.place
+    older = base.newest_ms - COMMIT_SLACK_MS <= piece.created_ms < base.newest_ms
+    if not older or place == NO_PLACE:
+        return False
+    return place.version > base.version if base.version >= 0 else place.size == base.size
+
+
+def _in_order(piece: FoundPiece, before: Sequence[FoundPiece], version: int) -> bool:
+    """Whether a piece surely follows on others. Two writers at once may have had one version before them: then the
+    order matters not if they wrote apart."""
+    if piece.place.version != version:
+        return piece.place.version > version
+    same = [each for each in before if each.place.version == version]
+    return bool(same) and not any(
+        one.at < other.end and other.at < one.end for each in same for one in each.extents for other in piece.extents
+    )
+
+
+def request_for(guid: Guid, piece: FoundPiece) -> SpliceFile:
+    """Return the splice of a piece over its file."""
+    place, nobody = LogicalName(guid, ()), Dn("")
+    begin = BeginPut(Guid(""), "", place, nobody, {}, 1, -1, Checksums(), Ms(0), named=False, replaces=guid)
+    return SpliceFile(begin, (), piece.extents)
