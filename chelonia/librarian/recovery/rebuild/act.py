@@ -597,8 +597,6 @@ class Rebuilding:
         verdict = rebuild.judge(item, context, basis)
         facts = item.facts
         if facts is not None:
-            if rebuild.is_of_file(item, verdict, basis):
-                await self._attempt([pieces.note(facts, sure=rebuild.surely_since(item, verdict, basis))])
             match verdict:
                 case RecordVerdict.LISTED if not context.deleted:
                     await self._attempt(rebuild.list_location(context.blob, facts, at))
@@ -610,6 +608,8 @@ class Rebuilding:
                     await self._attempt(rebuild.snapshot_blob(facts, (at,)))
                 case _:
                     pass
+            if rebuild.is_of_file(item, verdict, basis):  # noted first: once a blob is there, it is only listed
+                await self._attempt([pieces.note(facts, sure=rebuild.surely_since(item, verdict, basis))])
             if verdict is RecordVerdict.SHELTERED and not await self._is_part(facts, at, basis):
                 await self._attempt(rebuild.unowned(facts, at))
             if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):

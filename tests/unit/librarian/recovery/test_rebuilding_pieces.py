@@ -285,6 +285,21 @@ async def test_a_rebuild_that_breaks_off_goes_on_with_the_pieces_that_are_left( 
 
 
 @virtual
+async def test_a_tail_that_was_written_anew_stands_for_the_pieces_before_it() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        first = await k.lay("/f", file, 10, b"ab")
+        await k.lay("/f", file, 10, b"abcd")
+        await k.lay("/f", file, 1, b"X")
+        await k.lay("/f", file, 10, b"abcdef", copies=3)  # more than the file wants
+    lose(k, first)
+    async with rebuilt(k) as (k, _):
+        assert await content(k, "/f") == b"0X23456789abcdef"
+        assert (await k.bench.stored(file)).value("states", "neededReplicas") == "3"
+
+
+@virtual
 async def test_a_copy_that_repair_has_made_says_where_the_piece_was_too() -> None:
     k = keepers()
     async with k.running(BEFORE):

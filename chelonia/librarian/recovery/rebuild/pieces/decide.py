@@ -47,12 +47,13 @@ class FoundBase:
 
 @dataclass(frozen=True, slots=True)
 class FoundPiece:
-    """Bytes noted for a file. `free`: nothing else has them."""
+    """Bytes noted for a file. `sha256`: of them; `free`: nothing else has them."""
 
     blob: BlobId
     created_ms: Ms
     place: PiecePlace
     sure: bool
+    sha256: str = ""
     free: bool = True
 
     @property
@@ -102,7 +103,9 @@ def found_piece(guid: Guid, blob: StoredObject, *, sure: bool) -> FoundPiece:
     """Return noted bytes; those of which no whole replica was found may be anything."""
     facts = facts_of(blob)
     free = blob.exists and facts.guid == guid and not (blob.value("blob", "content") or blob.sections.get(OWNERS))
-    return FoundPiece(blob_of(blob), facts.created_ms, place_of(facts), sure and blob.exists, free)
+    return FoundPiece(
+        blob_of(blob), facts.created_ms, place_of(facts), sure and blob.exists, facts.checksums.sha256, free
+    )
 
 
 def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece, ...]:
@@ -115,12 +118,12 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
     later = [each for each in found if each.created_ms >= base.newest_ms]
     later.sort(key=lambda each: (each.created_ms, each.place.version, each.blob))
     for number, piece in enumerate(later):
-        place = piece.place
-        known = piece.free and place != NO_PLACE
-        if known and not (piece.sure or _is_proven(piece, later[number + 1 :])):
-            if any(other.sure and other.place == place for other in later):
-                continue  # its sender has sent it again
-            known = False
+        place, known = piece.place, piece.free and piece.place != NO_PLACE
+        if known and not piece.sure:
+            before, after = later[:number], later[number + 1 :]
+            if _is_sent_again(piece, before, after):
+                continue
+            known = _is_proven(piece, after)
         if not known or place.size < size or not _in_order(piece, out, version):
             break  # a file that was longer before was cut: some of its bytes must not come back
         out.append(piece)
@@ -138,6 +141,13 @@ def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
     before, end = piece.place, piece.place.spans[-1].end
     after = later[0].place if later else NO_PLACE
     return before.size < end == after.size and before.version < after.version
+
+
+def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Sequence[FoundPiece]) -> bool:
+    """Whether the sender of a piece has tried it more than once: another try is sure, or a later one as good."""
+    same = [each for each in after if each.place == piece.place]
+    as_good = any(each.sha256 == piece.sha256 != "" for each in same)
+    return as_good or any(each.sure for each in (*same, *before) if each.place == piece.place)
 
 
 def _without(one: ByteRange, other: ByteRange) -> list[ByteRange]:
