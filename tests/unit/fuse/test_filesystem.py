@@ -300,6 +300,14 @@ async def test_a_file_of_several_pieces_is_read_with_one_look(mount: Trial, othe
     assert other.network.asked == ["look"]
 
 
+async def test_the_place_of_a_large_piece_is_recorded(mount: Trial) -> None:
+    await mount.write("f", LARGE)
+    await mount.write("f", b"!" * 100_000, at=1 << 20)
+    shepherds = mount.network.memory.stage.shepherds.values()
+    names = {asked.facts.name for each in shepherds for asked in each.puts.values()}
+    assert names == {"/f", f"piece of version 2 of {len(LARGE)} bytes at {1 << 20}+100000: /f"}
+
+
 @pytest.mark.expect_log("is kept as")
 async def test_versions_are_not_mixed_when_a_changed_file_is_opened_again(mount: Trial, other: Trial) -> None:
     await mount.write("f", LARGE)

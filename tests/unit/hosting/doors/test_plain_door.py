@@ -227,6 +227,8 @@ def test_a_part_is_put_over_a_file_or_appended_to_it(bench: Bench) -> None:
     assert bench.ask("GET", "/f", Range="bytes=3-4,14-15").text.count("Content-Range") == 2
     bench.ask("COPY", "/f", Destination="https://se:1/g")
     assert bench.ask("GET", "/g").body == got.body
+    recorded = [asked.facts.name for each in bench.files.stage.shepherds.values() for asked in each.puts.values()]
+    assert {name for name in recorded if "+2: " in name} == {"piece of version 1 of 10 bytes at 4+2: /f"}
     made = bench.ask("PUT", "/new", b"end", Content_Range="bytes 5-7/8")
     assert (made.status, bench.ask("GET", "/new").body) == (201, b"\0\0\0\0\0end")
 
