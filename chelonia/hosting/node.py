@@ -161,11 +161,13 @@ class Node:
             await self._listen(listener)
 
     def _limits(self, section: ListenSection) -> HttpLimits:
-        """Return a listener's limits. S3 clients show no certificate, so an address gets the connections of a DN."""
+        """Return a listener's limits. S3 clients show no certificate, so an address gets at least the connections of a
+        DN."""
         limits = self._node.config.limits
         if "s3" not in section.serves:
             return limits
-        return replace(limits, connections_per_address_max=limits.connections_per_dn_max)
+        most = max(limits.connections_per_address_max, limits.connections_per_dn_max)
+        return replace(limits, connections_per_address_max=most)
 
     async def _certificate_days(self) -> None:
         days = self._node.tls.days_left()

@@ -311,6 +311,7 @@ def test_every_limit_that_can_be_met_is_told_in_troubleshooting() -> None:
     assert len(met) > 20
     assert met == set(CODE.findall(told)) - {
         "connections_per_address_max",
+        "connections_per_dn_max",
         "[limits]",
         "busy",
         "chelonia admin node list",

@@ -18,8 +18,10 @@ from chelonia.core.ids import ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.operations.files import FILES
 from chelonia.core.ports.files import Files, Look, Looked
+from chelonia.core.values import replace
 from chelonia.hosting.config import ListenSection, NodeConfig, NodeSection, ShepherdSection, TlsSection, TrustSection
 from chelonia.hosting.doors.compact_server import offer
+from chelonia.hosting.doors.http_server import HttpLimits
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.compact_client import CompactClient
 from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_files
@@ -73,6 +75,21 @@ async def test_what_a_listener_will_serve_is_awaited_and_then_served(tmp_path: P
     finally:
         await server.stop(0)
         await node._node.link.client.close()
+
+
+@pytest.mark.parametrize(("address", "dn", "at_s3"), [(64, 256, 256), (1000, 256, 1000), (64, 900, 900)])
+async def test_an_address_of_s3_clients_has_the_larger_share_of_an_address_and_a_dn(
+    tmp_path: Path, address: int, dn: int, at_s3: int
+) -> None:
+    """Raising the share of an address, as troubleshooting says, changed nothing for S3 clients behind one router."""
+    grid = Grid(tmp_path)
+    tls = TlsSection(*map(str, (*grid.host_files, grid.trust_dir)))
+    limits = HttpLimits(connections_per_address_max=address, connections_per_dn_max=dn)
+    node = Node(NodeConfig(NodeSection("n"), (), tls, limits=limits))
+    shares = [node._limits(replace(ALL, serves=serves)).shares for serves in (("s3",), ("files",))]
+    assert [each.address for each in shares] == [at_s3, address]
+    assert [each.dn for each in shares] == [dn, dn]
+    await node._node.client.close()
 
 
 @contextlib.asynccontextmanager
