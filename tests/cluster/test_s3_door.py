@@ -270,6 +270,30 @@ def test_a_copy_keeps_or_changes_what_is_known(s3: Any, bucket: str) -> None:
     assert refused(s3.copy_object, Bucket=bucket, Key="x", CopySource={"Bucket": bucket, "Key": "no"})[1] == "NoSuchKey"
 
 
+def test_a_full_quota_of_a_bucket_refuses_what_adds_to_it(cluster: Cluster, s3: Any, bucket: str) -> None:
+    s3.put_object(Bucket=bucket, Key="first", Body=DATA[:600_000])
+    quota = ("admin", "quota")
+    run(cluster, *quota, "set", f"/{bucket}", "--bytes", "1000000", who="admin")
+    upload = {"Bucket": bucket, "Key": "parts"}
+    try:
+        poll(lambda: all(use["counted"] for use in run(cluster, *quota, "list", who="admin")), 60, what="it is counted")
+        upload |= {"UploadId": s3.create_multipart_upload(**upload)["UploadId"]}
+        more, source = DATA[:600_000], {"Bucket": bucket, "Key": "first"}
+        full = (403, "QuotaExceeded")
+        assert refused(s3.put_object, Bucket=bucket, Key="more", Body=more) == full
+        assert refused(s3.copy_object, Bucket=bucket, Key="copy", CopySource=source) == full
+        assert refused(s3.upload_part, PartNumber=1, Body=more, **upload) == full
+        assert refused(s3.upload_part_copy, PartNumber=1, CopySource=source, **upload) == full
+        assert [each["Key"] for each in s3.list_objects_v2(Bucket=bucket)["Contents"]] == ["first"]
+        s3.delete_object(**source)
+        parts = [{"PartNumber": 1, "ETag": s3.upload_part(PartNumber=1, Body=more, **upload)["ETag"]}]
+        s3.complete_multipart_upload(MultipartUpload={"Parts": parts}, **upload)
+        assert refused(s3.put_object, Bucket=bucket, Key="more", Body=more) == full
+        s3.put_object(Bucket=bucket, Key="more", Body=more[:400_000])
+    finally:
+        run(cluster, *quota, "remove", f"/{bucket}", who="admin")
+
+
 def test_what_a_key_puts_every_other_door_sees(cluster: Cluster, s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="d/file", Body=b"by S3")
     url = f"{cluster.files_url}/{bucket}/d"
