@@ -8,17 +8,22 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+import botocore.auth
 import pytest
 from awscrt import checksums
+from botocore.auth import S3SigV4Auth, get_current_datetime
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
@@ -321,6 +326,62 @@ def test_a_bucket_keeps_versions_whoever_writes_at_once(s3: Any, bucket: str) ->
     assert refused(s3.head_object, **where)[0] == 404
     known = [{"Key": "a/k", "VersionId": each["VersionId"]} for each in (*listed["Versions"], *listed["DeleteMarkers"])]
     assert "Errors" not in s3.delete_objects(Bucket=bucket, Delete={"Objects": known})
+
+
+class ChunkedAuth(S3SigV4Auth):
+    """Signs a body in chunks."""
+
+    def payload(self, request: AWSRequest) -> str:
+        return "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"
+
+    def chunk(self, request: AWSRequest, seed: str, data: bytes) -> tuple[str, bytes]:
+        """The signature of a chunk, and the chunk."""
+        digests = [seed, hashlib.sha256(b"").hexdigest(), hashlib.sha256(data).hexdigest()]
+        head = ["AWS4-HMAC-SHA256-PAYLOAD", request.context["timestamp"], self.credential_scope(request)]
+        signature = self.signature("\n".join([*head, *digests]), request)
+        return signature, f"{len(data):x};chunk-signature={signature}\r\n".encode() + data + b"\r\n"
+
+
+def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, s3: Any, bucket: str) -> None:
+    url = s3.generate_presigned_url("put_object", {"Bucket": bucket, "Key": "cut"})
+    parts = urlsplit(url)
+    head = f"PUT {parts.path}?{parts.query} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Length: 1000\r\n\r\n"
+    with cluster.connected(url, "anonymous") as connection:
+        connection.sendall(head.encode() + DATA[:400])
+    told = f"refused PUT path='/{bucket}/cut' .*the connection ended before the body did"
+    poll(lambda: re.search(told, cluster.log_of("core")), 60, what="the door misses the rest")
+    assert refused(s3.head_object, Bucket=bucket, Key="cut")[0] == 404
+
+    auth = ChunkedAuth(s3._request_signer._credentials, "s3", "us-east-1")
+    url = f"{cluster.s3_url}/{bucket}/chunks"
+    request = AWSRequest("PUT", url, {"x-amz-decoded-content-length": "6"})
+    auth.add_auth(request)
+    first, body = auth.chunk(request, request.headers["Authorization"].rpartition("=")[2], b"chunks")
+    headers = dict(request.headers.items())
+    answer = cluster.request("PUT", url, "anonymous", body=body, headers=headers)
+    assert (answer.status, b"<Code>IncompleteBody</Code>" in answer.body) == (400, True)
+    assert refused(s3.head_object, Bucket=bucket, Key="chunks")[0] == 404
+    body += auth.chunk(request, first, b"")[1]
+    assert cluster.request("PUT", url, "anonymous", body=body, headers=headers).status == 200
+    assert s3.get_object(Bucket=bucket, Key="chunks")["Body"].read() == b"chunks"
+
+
+def test_what_a_wrong_clock_signs_is_refused(
+    cluster: Cluster, s3: Any, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, auth = f"{cluster.s3_url}/{bucket}/k", S3SigV4Auth(s3._request_signer._credentials, "s3", "us-east-1")
+
+    def put(minutes: int) -> tuple[int, list[bytes]]:
+        now = get_current_datetime() + timedelta(minutes=minutes)
+        monkeypatch.setattr(botocore.auth, "get_current_datetime", lambda: now)
+        request = AWSRequest("PUT", url, data=b"x")
+        auth.add_auth(request)
+        answer = cluster.request("PUT", url, "anonymous", body=b"x", headers=dict(request.headers.items()))
+        return answer.status, re.findall(b"<Code>(.*?)</Code>", answer.body)
+
+    assert put(-20) == put(20) == (403, [b"RequestTimeTooSkewed"])
+    assert refused(s3.head_object, Bucket=bucket, Key="k")[0] == 404
+    assert put(-10) == (200, [])
 
 
 def test_a_url_that_was_signed_works_without_a_key(cluster: Cluster, s3: Any, bucket: str) -> None:
