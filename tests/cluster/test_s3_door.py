@@ -92,7 +92,7 @@ def refused(call: Callable[..., Any], **arguments: Any) -> tuple[int, str]:
     return answer["ResponseMetadata"]["HTTPStatusCode"], answer["Error"]["Code"]
 
 
-def test_objects_come_back_as_they_were_put(s3: Any, bucket: str) -> None:
+def test_objects_come_back_as_they_were_put(cluster: Cluster, s3: Any, bucket: str) -> None:
     for key, data in (("empty", b""), ("one/byte", b"x"), ("some/where/large", DATA)):
         put = s3.put_object(Bucket=bucket, Key=key, Body=data, ContentType="text/x", Metadata={"run": "7"})
         got = s3.get_object(Bucket=bucket, Key=key)
@@ -102,6 +102,11 @@ def test_objects_come_back_as_they_were_put(s3: Any, bucket: str) -> None:
         assert s3.head_object(Bucket=bucket, Key=key)["ContentLength"] == len(data)
     ranged = s3.get_object(Bucket=bucket, Key="some/where/large", Range="bytes=100-199")
     assert (ranged["ContentRange"], ranged["Body"].read()) == (f"bytes 100-199/{len(DATA)}", DATA[100:200])
+    url = s3.generate_presigned_url("get_object", {"Bucket": bucket, "Key": "some/where/large"})
+    several = cluster.request("GET", url, "anonymous", headers={"Range": "bytes=0-9, 2000000-2000099"})
+    boundary = several.headers["content-type"].removeprefix("multipart/byteranges; boundary=").encode()
+    pieces = [piece.partition(b"\r\n\r\n")[2] for piece in several.body.split(b"--" + boundary)[1:-1]]
+    assert (several.status, pieces) == (206, [DATA[:10] + b"\r\n", DATA[2_000_000:2_000_100] + b"\r\n"])
     assert refused(s3.get_object, Bucket=bucket, Key="one/byte", Range="bytes=5-9") == (416, "InvalidRange")
     assert refused(s3.get_object, Bucket=bucket, Key="nothing") == (404, "NoSuchKey")
     assert refused(s3.put_object, Bucket="no-such-bucket", Key="k", Body=b"") == (404, "NoSuchBucket")
