@@ -487,6 +487,26 @@ def test_a_key_may_be_narrowed(cluster: Cluster, clients: Callable[..., Any], s3
     assert issued["only"] in [key["only"] for key in run(cluster, "s3", "key", "list")]
 
 
+@pytest.mark.parametrize("tool", ["aws", "boto3"])
+def test_a_printed_configuration_works(cluster: Cluster, s3: Any, bucket: str, tmp_path: Path, tool: str) -> None:
+    s3.put_object(Bucket=bucket, Key="k", Body=b"by its configuration")
+    (key,) = run(cluster, "s3", "key", "create")
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "XDG_", "CHELONIA"))}
+    environ |= {"HOME": str(tmp_path), "AWS_CONFIG_FILE": str(tmp_path / "config")}
+
+    def told(*words: str, **more: str) -> str:
+        return subprocess.run(words, env=environ | more, capture_output=True, check=True, text=True).stdout
+
+    asked = (COMMAND, "--cluster", str(cluster.root / "cluster.json"), "--as", "user", "s3", "configure", tool)
+    text = told(*asked, AWS_ACCESS_KEY_ID=key["id"], AWS_SECRET_ACCESS_KEY=key["secret"])
+    for command in re.findall("^# first: (.*)$", text, re.MULTILINE):
+        told("sh", "-c", command)
+    (tmp_path / "config").write_text(text if tool == "aws" else "")
+    program = text if tool == "boto3" else "import boto3\ns3 = boto3.client('s3')\n"
+    program += f"print(s3.get_object(Bucket={bucket!r}, Key='k')['Body'].read().decode())"
+    assert told(sys.executable, "-c", program) == "by its configuration\n"
+
+
 def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=b"x", ACL="private")
     url = f"{cluster.files_url}/{bucket}/k"
