@@ -112,6 +112,11 @@ def test_objects_come_back_as_they_were_put(cluster: Cluster, s3: Any, bucket: s
     assert refused(s3.put_object, Bucket="no-such-bucket", Key="k", Body=b"") == (404, "NoSuchBucket")
 
 
+def test_a_head_that_is_too_long_is_a_refusal_of_its_own_to_boto3(s3: Any, bucket: str) -> None:
+    assert refused(s3.put_object, Bucket=bucket, Key="k", Body=b"x", Metadata={"a": "x" * 40_000}) == (431, "431")
+    assert refused(s3.head_object, Bucket=bucket, Key="k")[0] == 404
+
+
 @pytest.mark.parametrize("algorithm", ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"])
 def test_checksums_trail_a_stream_and_come_back(s3: Any, bucket: str, algorithm: str) -> None:
     s3.put_object(Bucket=bucket, Key="k", Body=DATA[:100_000], ChecksumAlgorithm=algorithm)
