@@ -12,6 +12,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Set
+from chelonia.core.rights.policy import ALL
 from chelonia.core.values import replace
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, door, kept
 
@@ -99,6 +100,17 @@ def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
     asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy={EVE: "+read +addEntry"}),)))
     assert door.ask("PUT", "/lab/k", b"hers", who=EVE, x_amz_acl="bucket-owner-read").status == 200
     assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]
+
+
+@pytest.mark.parametrize(("field", "status"), [("success_action_status", 204), ("acl", 403)])
+def test_a_stranger_sends_a_form_and_sets_no_rights(door: Door, field: str, status: int) -> None:
+    public = {ALL: "+read +addEntry +removeEntry"}
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=public),)))
+    part = '--B\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
+    form = "".join(part.format(*each) for each in (("key", "k"), (field, "public-read"), ("file", "bytes"))) + "--B--"
+    kind = "multipart/form-data; boundary=B"
+    assert door.ask("POST", "/lab", form, who=ANONYMOUS, content_type=kind).status == status
+    assert (door.ask("HEAD", "/lab/k").status == 404) is (status == 403)
 
 
 @pytest.mark.parametrize("versioned", [False, True])
