@@ -238,9 +238,8 @@ def _chart(direction: str, rates: dict[str, dict[int, list[float]]]) -> Chart:
         points = [Point(size, statistics.mean(seen), min(seen), max(seen)) for size, seen in sizes.items()]
         series.append(Series(name, points, dashed=name == "disk", colour=number))
     single = PAPER[direction]["single"]
-    if all(PAPER_MIB in sizes for sizes in rates.values()):
-        point = Point(PAPER_MIB, single, single, single)
-        series.append(Series("Cumulus in the paper (1 Gb/s, HTTP)", [point], colour=len(rates)))
+    point = Point(PAPER_MIB, single, single, single)
+    series.append(Series("Cumulus in the paper (1 Gb/s, HTTP)", [point], colour=len(rates)))
     return Chart(f"One transfer {direction}, by size", "MiB", "Mb/s", series, log_x=True)
 
 
