@@ -28,6 +28,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests.cluster.harness import Cluster
+from tests.cluster.test_attack import FULL, OF_ONE_OWNER, PATIENT, limited, many, until_closed
 from tests.support.polling import patience, poll
 
 COMMAND = str(Path(sys.executable).parent / "chelonia")
@@ -43,24 +44,32 @@ def run(cluster: Cluster, *words: str, who: str = "user") -> list[dict[str, Any]
     return list(told["results"] if isinstance(told, dict) else told)
 
 
+def client_of(cluster: Cluster, key: tuple[str, str]) -> Any:
+    """boto3's client with this access key (id, secret)."""
+    bundle = cluster.root / "s3-ca.pem"
+    if not bundle.exists():
+        bundle.write_bytes(b"".join(each.read_bytes() for each in sorted(cluster.ca_dir.glob("*.0"))))
+    config = Config(s3={"addressing_style": "path"}, signature_version="s3v4", retries={"max_attempts": 1})
+    return boto3.client(
+        "s3", endpoint_url=cluster.s3_url, verify=str(bundle), region_name="us-east-1", config=config,
+        aws_access_key_id=key[0], aws_secret_access_key=key[1],
+    )  # fmt: skip
+
+
+def key_of(cluster: Cluster, who: str = "user") -> tuple[str, str]:
+    """A new access key of a user."""
+    (issued,) = run(cluster, "s3", "key", "create", who=who)
+    return issued["id"], issued["secret"]
+
+
 @pytest.fixture(scope="module")
-def clients(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+def clients(cluster: Cluster) -> Callable[..., Any]:
     """A function that returns boto3's client of a user, or of the access key `key` (id, secret)."""
-    bundle = tmp_path_factory.mktemp("ca") / "ca.pem"
-    bundle.write_bytes(b"".join(each.read_bytes() for each in sorted(cluster.ca_dir.glob("*.0"))))
     made: dict[str, Any] = {}
 
     def client(who: str = "user", key: tuple[str, str] | None = None) -> Any:
         if who not in made or key is not None:
-            (issued,) = run(cluster, "s3", "key", "create", who=who) if key is None else ({},)
-            words = key or (issued["id"], issued["secret"])
-            config = Config(
-                s3={"addressing_style": "path"}, signature_version="s3v4", retries={"max_attempts": 1}
-            )  # fmt: skip
-            made[who] = boto3.client(
-                "s3", endpoint_url=cluster.s3_url, verify=str(bundle), region_name="us-east-1", config=config,
-                aws_access_key_id=words[0], aws_secret_access_key=words[1],
-            )  # fmt: skip
+            made[who] = client_of(cluster, key or key_of(cluster, who))
         return made[who]
 
     return client
@@ -522,3 +531,19 @@ def test_a_canned_list_is_a_policy(cluster: Cluster, s3: Any, bucket: str) -> No
     assert [(each["Grantee"]["Type"], each["Permission"]) for each in grants] == [
         ("Group", "READ"), ("CanonicalUser", "FULL_CONTROL"),
     ]  # fmt: skip
+
+
+def test_idle_connections_of_strangers_shut_no_s3_client_out(own_cluster: Callable[..., Cluster]) -> None:
+    """They come from the client's own address. First they exceed its share, then they fill the listener."""
+    cluster = own_cluster(shepherds=1)
+    known = client_of(cluster, key_of(cluster))
+    known.create_bucket(Bucket="lab")
+    share = PATIENT | {"connections_per_address_max": OF_ONE_OWNER, "connections_per_dn_max": OF_ONE_OWNER}
+    for limits, most, limit in ((share, OF_ONE_OWNER, "connections of one address"), (FULL, 50, "connections")):
+        limited(cluster, limits)
+        with many(cluster, cluster.s3_url, "anonymous", most + 20) as held:
+            for s3 in (known, client_of(cluster, key_of(cluster)), known):
+                s3.put_object(Bucket="lab", Key=limit, Body=DATA)
+                assert s3.get_object(Bucket="lab", Key=limit)["Body"].read() == DATA
+            until_closed(cluster, held, most)
+        cluster.until_met("core", limit)
