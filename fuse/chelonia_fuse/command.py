@@ -25,7 +25,8 @@ from chelonia.core.errors import CheloniaError, Kind, kind_from_wire
 from chelonia.core.names import parse_ln
 from chelonia.hosting.net.http_client import HttpClient
 from chelonia_fuse import options as mount_options
-from chelonia_fuse.mounting import Mount, MountConnection, cache_home
+from chelonia_fuse.journal import count_waiting
+from chelonia_fuse.mounting import Mount, MountConnection, Stranded, cache_home, find_stranded
 from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
@@ -145,6 +146,11 @@ def mounts() -> list[str]:
     return out
 
 
+def stranded(options: str) -> list[Stranded]:
+    """Return the files that wait where no mount is. `options`: as of the mounts. Raises: BAD_CONFIG, OSError."""
+    return find_stranded(mount_options.parse(options))
+
+
 def _is_mounted(directory: str) -> bool:
     """Whether Chelonia is mounted there. Looks at the directory itself last: its process may hang."""
     above, name = os.path.split(os.path.abspath(directory))
@@ -186,12 +192,13 @@ async def status(mountpoint: str) -> dict[str, object]:
 
 
 async def umount(mountpoint: str, *, lazy: bool = False) -> str:
-    """Unmount, and return when its process has ended: closed files are committed, or the log says why not. Returns: a
-    remark for the user where the end was not awaited, else "". Raises: BUSY, NOT_FOUND."""
+    """Unmount, and return when its process has ended and all closed files are committed. Returns: a remark for the user
+    where the end was not awaited, else "". Raises: BUSY, NOT_FOUND; INCOMPLETE when files wait in its journal."""
     _expect_mounted(mountpoint, "umount")
-    process, remark = -1, ""
+    process, remark, facts = -1, "", dict[str, object]()
     try:
-        process = _process(int(str((await status(mountpoint))["pid"])))
+        facts = await status(mountpoint)
+        process = _process(int(str(facts["pid"])))
     except CheloniaError as error:
         lazy |= error.kind is not Kind.NOT_SUPPORTED  # the kernel lets go all the same
         remark = {Kind.TIMEOUT: UNANSWERED, Kind.NETWORK: LEFT}.get(error.kind, UNKNOWN)
@@ -201,8 +208,23 @@ async def umount(mountpoint: str, *, lazy: bool = False) -> str:
         cause = f"{done.stderr.strip()}; `fuser -m {mountpoint}` shows who uses it, --lazy detaches it"
         raise CheloniaError(Kind.BUSY, "umount", mountpoint, cause)
     if process >= 0 and not await asyncio.to_thread(_until_ended, process):
-        remark = UNENDED
+        return UNENDED
+    if facts:
+        _expect_committed(mountpoint, facts)
     return remark
+
+
+def _expect_committed(mountpoint: str, facts: dict[str, object]) -> None:
+    """Look whether an ended mount has left changes. Raises: INCOMPLETE."""
+    cache = str(facts["cache"])
+    try:
+        waiting = count_waiting(Path(cache))
+    except OSError as error:
+        cause = f"it is unmounted; what waits is not known: {cache}: {error.strerror}"
+        raise CheloniaError(Kind.INCOMPLETE, "umount", mountpoint, cause) from error
+    if waiting:
+        left = Stranded(str(facts["place"]), str(facts["mountpoint"]), cache, waiting)
+        raise CheloniaError(Kind.INCOMPLETE, "umount", mountpoint, f"it is unmounted, but {left}")
 
 
 def _process(pid: int) -> int:

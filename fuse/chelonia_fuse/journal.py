@@ -13,7 +13,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -200,17 +200,7 @@ class PackedJournal:
 
     def records(self) -> Iterator[tuple[JournalRecord, bytes]]:
         """Yield the records and bytes that an earlier mount has left."""
-        found = dict[str, tuple[JournalRecord, bytes]]()
-        for path in self._paths:
-            here = dict[str, tuple[JournalRecord, bytes]]()
-            for head, data in _frames(path.read_bytes()):
-                if head.startswith(b"{"):
-                    record = msgspec.json.decode(head, type=JournalRecord)
-                    here[record.guid] = record, data
-                else:  # in this file alone: the other one may have a later change
-                    here.pop(head.decode(), None)
-            found |= here
-        yield from found.values()
+        yield from _pending(self._paths).values()
 
     def clear(self) -> None:
         for fd in self._fds:
@@ -289,6 +279,28 @@ class PackedJournal:
             raise
         self._unsynced.add(at)
         self._size += len(body) if at == self._at else 0
+
+
+def count_waiting(directory: Path) -> int:
+    """Return how many changes an ended mount has left in its cache directory, which stays as it is. Raises: OSError."""
+    journal, packed = directory / "journal", directory / "packed"
+    guids = {name.removesuffix(".json") for name in os.listdir(journal) if name.endswith(".json")}
+    return len(guids | _pending(packed / name for name in sorted(os.listdir(packed))).keys())
+
+
+def _pending(paths: Iterable[Path]) -> dict[str, tuple[JournalRecord, bytes]]:
+    """The packed changes that are not ended, by GUID."""
+    found = dict[str, tuple[JournalRecord, bytes]]()
+    for path in paths:
+        here = dict[str, tuple[JournalRecord, bytes]]()
+        for head, data in _frames(path.read_bytes()):
+            if head.startswith(b"{"):
+                record = msgspec.json.decode(head, type=JournalRecord)
+                here[record.guid] = record, data
+            else:  # in this file alone: the other one may have a later change
+                here.pop(head.decode(), None)
+        found |= here
+    return found
 
 
 def _frames(text: bytes) -> Iterator[tuple[bytes, bytes]]:

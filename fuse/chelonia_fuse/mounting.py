@@ -30,7 +30,7 @@ from chelonia_fuse.copies import Cache
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.filesystem import FileSystem
 from chelonia_fuse.inodes import Inodes
-from chelonia_fuse.journal import StagingJournal
+from chelonia_fuse.journal import StagingJournal, count_waiting
 from chelonia_fuse.options import Options
 from chelonia_fuse.reading import CopyReader
 from chelonia_fuse.xattrs import Xattrs
@@ -64,6 +64,7 @@ class Mount:
         link = Link(http, SystemClock(), SystemIds(), compact=http.compact)
         files = remote_files(link, connection.bartenders, RetryLimits(retry_ms=RETRY_MS, read_ms=READ_MS))
         self._cluster = MountedCluster(files, HttpBytes(http, SystemClock()), connection.wanted)
+        self._owner = _owner(place, mountpoint)
         self._directory = cache_directory(options, place, mountpoint)
         self._began_s = time.time()
 
@@ -76,7 +77,7 @@ class Mount:
         attributes = (await self._cluster.look(self._place)).attributes
         if attributes.type != TYPE_COLLECTION:
             raise CheloniaError(Kind.NOT_A_COLLECTION, "mount", str(self._place), f"it is a {attributes.type}")
-        with _locked(self._directory):
+        with _locked(self._directory, self._owner):
             self._bind(Inodes(attributes, self._place, self._options.inodes))
             if waits := await self._committer.replay(await self._identity()):
                 _LOG.warning("%d files were closed before and not committed; they are committed now", waits)
@@ -167,8 +168,16 @@ class Mount:
 
 def cache_directory(options: Options, place: LogicalName, mountpoint: Path) -> Path:
     """Return the directory of a mount's bytes and journal: the same for each mount of a collection at one place."""
-    name = hashlib.sha256(f"{place}\n{mountpoint}\n{os.getuid()}".encode()).hexdigest()[:16]
-    return (Path(options.cache).expanduser() if options.cache else cache_home()) / f"mount-{name}"
+    name = hashlib.sha256(_owner(place, mountpoint).encode()).hexdigest()[:16]
+    return _caches(options) / f"mount-{name}"
+
+
+def _owner(place: LogicalName, mountpoint: Path) -> str:
+    return f"{place}\n{mountpoint}\n{os.getuid()}"
+
+
+def _caches(options: Options) -> Path:
+    return Path(options.cache).expanduser() if options.cache else cache_home()
 
 
 def cache_home() -> Path:
@@ -176,14 +185,46 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chelonia"
 
 
+@dataclass(frozen=True, slots=True)
+class Stranded:
+    """Files that wait where no mount is. `place`, `mountpoint`: of the mount that has left them."""
+
+    place: str
+    mountpoint: str
+    cache: str
+    waiting: int
+
+    def __str__(self) -> str:
+        many = f"{self.waiting} files wait" if self.waiting > 1 else "1 file waits"
+        return f"{many} in {self.cache}; the next mount of {self.place} at {self.mountpoint} commits what waits"
+
+
+def find_stranded(options: Options) -> list[Stranded]:
+    """Return what waits in cache directories of this user that no mount uses: in `-o cache=`, or the default place."""
+    out = []
+    for path in sorted(_caches(options).glob("mount-*/lock")):
+        with path.open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                continue  # its mount is there, or still commits
+            place, _, rest = lock.read().partition("\n")
+        if waiting := count_waiting(path.parent):
+            out.append(Stranded(place, rest.rpartition("\n")[0], str(path.parent), waiting))
+    return out
+
+
 @contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+def _locked(directory: Path, owner: str) -> Iterator[None]:
     """Keep a cache directory from a second mount. Raises: BAD_CONFIG."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (directory / "lock").open("w") as lock:
+    with (directory / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             cause = "another mount uses this cache directory; unmount it, or give -o cache=DIR"
             raise CheloniaError(Kind.BAD_CONFIG, "mount", str(directory), cause) from error
+        lock.truncate(0)
+        lock.write(owner)
+        lock.flush()
         yield

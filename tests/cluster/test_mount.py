@@ -17,6 +17,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -322,6 +323,36 @@ def test_a_mount_tells_of_itself_while_the_cluster_is_away(cluster: Cluster, tmp
             argv = mount.chelonia("mount", "--status", str(mount.path))
             done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * patience())
             assert (done.returncode, str(mount.path) in done.stdout) == (0, True), done.stderr
+        mount.end()
+    finally:
+        mount.abandon()
+
+
+def test_an_unmount_while_the_cluster_is_away_says_which_files_wait(
+    two: tuple[Mount, Mount], cluster: Cluster, tmp_path: Path
+) -> None:
+    """It used to say that all was committed."""
+    mount = Mount(cluster, two[0].place, tmp_path / "m", tmp_path / "cache").start()
+
+    def told(*words: str) -> tuple[int, dict[str, Any]]:
+        argv = mount.chelonia("--json", *words)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=120 * patience(), check=False)
+        return done.returncode, json.loads(done.stdout)
+
+    try:
+        file = (mount.path / "unsent").open("wb")
+        file.write(b"unsent")
+        with stopped(cluster, *cluster.core_names):
+            file.close()
+            code, answer = told("umount", str(mount.path))
+        assert mount.process is not None
+        assert mount.process.wait(30 * patience()) == 0
+        assert (code, answer["results"][0]["committed"]) == (7, False)
+        assert f"1 file waits in {mount.cache}/mount-" in answer["error"]["cause"]
+        (left,) = told("mount", "--status", "-o", f"cache={mount.cache}")[1]["stranded"]
+        assert (left["place"], left["mountpoint"], left["waiting"]) == ("/mounted", str(mount.path), 1)
+        mount.start()
+        poll(lambda: "/mounted/unsent is committed now" in mount.log(), what="the next mount commits it")
         mount.end()
     finally:
         mount.abandon()

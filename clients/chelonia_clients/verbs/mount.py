@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
@@ -23,7 +24,7 @@ async def mount(session: Session, arguments: Arguments) -> None:
     if len(arguments.operands) != 2:
         raise UsageError("mount takes a collection and a directory of this machine; --status shows what is mounted")
     text, mountpoint = arguments.operands
-    ln, options = session.ln(text), ",".join(arguments.flags.get("--options", ()))
+    ln, options = session.ln(text), _options(arguments)
     if arguments.has("--background"):
         log = arguments.value("--log")
         words = [word for word in sys.argv[1:] if word not in ("--background", "--json")]
@@ -42,7 +43,7 @@ async def mount(session: Session, arguments: Arguments) -> None:
 async def umount(session: Session, arguments: Arguments) -> None:
     """End mounts, and return once all is committed (`umount`)."""
     for text in arguments.operands:
-        with session.out.trying(mountpoint=text):
+        with session.out.trying(mountpoint=text, committed=False):
             remark = await _commands().umount(text, lazy=arguments.has("--lazy"))
             if remark:
                 session.out.notify(f"{text}: {remark}")
@@ -59,6 +60,14 @@ async def _status(session: Session, commands: Any, arguments: Arguments) -> None
             cache = f"{human_size(facts['cache_bytes'])} of {human_size(facts['cache_bytes_max'])}"
             rows.append((facts["place"], facts["mountpoint"], str(facts["waiting"]), cache, str(facts["pid"])))
     session.out.write(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
+    if not arguments.operands:
+        left = commands.stranded(_options(arguments))
+        session.out.write(*map(str, left))
+        session.out.document["stranded"] = [asdict(each) for each in left]
+
+
+def _options(arguments: Arguments) -> str:
+    return ",".join(arguments.flags.get("--options", ()))
 
 
 def _commands() -> Any:

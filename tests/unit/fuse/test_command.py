@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError
-from chelonia_fuse import command
-from chelonia_fuse.mounting import _locked
+from chelonia_fuse import behind, command
+from chelonia_fuse.mounting import Stranded, _locked
+from tests.support.cluster import MemoryCluster
+from tests.unit.fuse.mounts import HOUR_S, mounted, without_haste
 
 
 def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
@@ -43,10 +45,58 @@ def test_a_unit_is_told_once_the_directory_can_be_used(tmp_path: Path, monkeypat
 def test_a_second_mount_keeps_off_the_cache_directory_of_the_first(tmp_path: Path) -> None:
     first = tmp_path / "mount-1"
     told = pytest.raises(CheloniaError, match="another mount uses this cache directory")
-    with _locked(first), _locked(tmp_path / "mount-2"), told, _locked(first):
+    with _locked(first, ""), _locked(tmp_path / "mount-2", ""), told, _locked(first, ""):
         raise AssertionError("both have it")
-    with _locked(first):
+    with _locked(first, ""):
         pass  # the first one has ended
+
+
+@pytest.mark.expect_log("is kept in|is committed now")
+async def test_an_unmount_says_what_was_not_committed_and_the_status_does_afterwards(
+    memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of a mount waits 30 s for a cluster that is away. The second file that waits is a packed one."""
+    without_haste(monkeypatch)
+    cache = tmp_path / "mount-1"
+    with _locked(cache, "/lab\n/mnt/lab\n0"):
+        mount = await mounted(memory, cache)
+        for name in "abcde":
+            await mount.write(name, b"1")
+        await mount.committer.behind.drained()
+        monkeypatch.setattr(behind, "LINGER_S", HOUR_S)
+        handle = await mount.open("a")
+        await mount.system.write(handle, 0, b"2")
+        late = await mount.open("f", os.O_CREAT | os.O_RDWR)
+        await mount.system.write(late, 0, b"1")
+        mount.network.away = True
+        await mount.close(handle)
+        await mount.close(late)
+        assert [late.inode.guid in mount.committer.waiting, len(mount.committer.waiting)] == [False, 1]
+        assert command.stranded(f"cache={tmp_path}") == []
+        assert "f" in {each.path.strip("/") for each, _ in mount.committer._packed.records()}
+        await mount.committer.drain(0)
+        for task in mount.committer.behind._tasks:  # its process ends
+            task.cancel()
+    found = Stranded("/lab", "/mnt/lab", str(cache), 2)
+    assert command.stranded(f"cache={tmp_path}") == [found]
+
+    async def told(_: str) -> dict[str, object]:
+        with subprocess.Popen(["true"]) as gone:
+            gone.wait()
+        return {"pid": gone.pid, "cache": str(cache), "place": "/lab", "mountpoint": "/mnt/lab"}
+
+    monkeypatch.setattr(command, "mounts", lambda: ["/mnt/lab"])
+    monkeypatch.setattr(command, "status", told)
+    monkeypatch.setattr(subprocess, "run", lambda argv, **_: subprocess.CompletedProcess(argv, 0))
+    said = rf"2 files wait in {cache}; the next mount of /lab at /mnt/lab commits what waits"
+    with pytest.raises(CheloniaError, match=said) as caught:
+        await command.umount("/mnt/lab")
+    assert caught.value.meaning.exit_code == 7
+    again = await mounted(memory, cache)
+    await again.committer.work_off()
+    assert [await again.read(name) for name in "af"] == [b"2", b"1"]
+    assert command.stranded(f"cache={tmp_path}") == []
+    assert await command.umount("/mnt/lab") == ""
 
 
 @pytest.mark.parametrize(
