@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -54,8 +53,6 @@ from chelonia_fuse.staging import Plan
 
 DEADLINE_S: Final = 30.0
 """Deadline of one request: several times what a failover takes."""
-AWAY_S: Final = 15.0
-"""Time after an unanswered request in which callers that can do without an answer send none."""
 _AWAY: Final = (Kind.NETWORK, Kind.TIMEOUT, Kind.UNTRUSTED, Kind.EXPIRED)
 A = TypeVar("A")
 
@@ -76,12 +73,13 @@ class Saving:
 
 @dataclass(slots=True)
 class MountedCluster:
-    """The ports of the cluster. `wanted`: copies of a new file; `away_until_s`: see `AWAY_S`."""
+    """The ports of the cluster. `wanted`: copies of a new file. `is_away`: a look or a listing was not answered, and
+    none was since. Callers that can do without an answer send nothing then; `FileCommitter.work_off` finds the end."""
 
     files: Files
     transfers: Bytes
     wanted: int
-    away_until_s: float = 0.0
+    is_away: bool = False
     _crowd: CommitCrowd = field(default_factory=CommitCrowd)
     _looks: CallBatches[Look, Looked | Failure] = field(init=False)
     _changes: CallBatches[Change, Done | Failure] = field(init=False)
@@ -92,29 +90,27 @@ class MountedCluster:
         self._changes = CallBatches(self.files.apply, SystemClock())
         self._commits = CallBatches(self.files.apply, SystemClock(), again_ms=0)  # `FileCommitter` tries again itself
 
-    @property
-    def is_away(self) -> bool:
-        """Whether a request was not answered within the last `AWAY_S`, and none since."""
-        return time.monotonic() < self.away_until_s
-
     async def look(
         self, place: LogicalName, want: Want = Want.NOTHING, span: ByteRange | None = None, *, spare: bool = False
     ) -> Looked:
         """Look at one entry; `spare`: the caller can do without an answer. Raises: NOT_FOUND, DENIED, ..."""
         if spare and self.is_away:
             raise CheloniaError(Kind.NETWORK, "look", str(place), "the cluster did not answer a moment ago")
-        try:
-            answer = await _in_time(self._looks.send(new_call(), Look(place, want, span)), "look", place)
-        except CheloniaError as error:
-            if error.kind in _AWAY:
-                self.away_until_s = time.monotonic() + AWAY_S
-            raise
-        self.away_until_s = 0.0
-        return good(answer, "look")
+        return good(await self._answer(self._looks.send(new_call(), Look(place, want, span)), "look", place), "look")
 
     async def page(self, place: LogicalName, after: str, limit: int = 0) -> Listed:
         """Return a page of a collection; `limit` 0: of the usual length. Raises: NOT_FOUND, DENIED, ..."""
-        return await _in_time(self.files.list(new_call(), Listing(place, after, limit)), "list", place)
+        return await self._answer(self.files.list(new_call(), Listing(place, after, limit)), "list", place)
+
+    async def _answer(self, work: Awaitable[A], op: str, place: LogicalName) -> A:
+        """Return an answer, and note whether the cluster is away. A refusal is an answer, unless it may pass."""
+        try:
+            answer = await _in_time(work, op, place)
+        except CheloniaError as error:
+            self.is_away = error.kind in _AWAY or (self.is_away and error.kind in AGAIN)
+            raise
+        self.is_away = False
+        return answer
 
     async def space(self, top: LogicalName) -> Space:
         """Return the space of the cluster, and the quotas that bind below a collection."""

@@ -127,7 +127,8 @@ class FileCommitter:
                 for inode in self._unkept():
                     with contextlib.suppress(CheloniaError, OSError):
                         await self.part(inode)
-                await self.work_off()
+                if self.waiting:
+                    await self.work_off()
         for inode in () if self._strict else self._unkept():
             try:
                 await self._keep(inode)
@@ -349,10 +350,10 @@ class FileCommitter:
         return Job("commit", every(AGAIN_MS, self.work_off), Wait(AGAIN_MS))
 
     async def work_off(self) -> None:
-        """Try once to commit waiting changes, when the cluster answers."""
+        """Try once to commit waiting changes, when the cluster answers; find out whether one that was away does."""
         now_s = time.monotonic()
         due = [guid for guid, inode in self.waiting.items() if inode.copy is not None and inode.copy.due_s <= now_s]
-        if due:
+        if due or self._cluster.is_away:
             try:
                 await self._cluster.look(LogicalName(self._inodes.root.guid, ()))
             except CheloniaError as error:

@@ -126,7 +126,7 @@ class Mount:
         if await asyncio.to_thread(self._http.renew):
             if self._http.compact is not None:
                 self._http.compact.anew()
-            self._cluster.away_until_s = 0.0
+            self._cluster.is_away = False
             _LOG.info("certificates were renewed, and are shown from now on")
 
     async def _drain(self) -> None:

@@ -37,7 +37,7 @@ OWNER = Owner(1000, 100)
 class Network:
     """One user's port and bytes of a cluster. `who`: the user.
 
-    `away`: every call fails, with `why`.
+    `away`: every call fails, with `why`; `failed` counts them.
     `late`: the next answer of a method waits for the event.
     `slow_bytes`: so do the bytes read after the first MiB.
     `inline_bytes`: bytes sent in messages.
@@ -49,12 +49,14 @@ class Network:
         self.away, self.why = False, Kind.NETWORK
         self.reads = self.read_bytes = self.sent_bytes = self.inline_bytes = 0
         self.asked: list[str] = []
+        self.failed = 0
         self.late: dict[str, asyncio.Event] = {}
         self.slow_bytes: asyncio.Event | None = None
         self.before_apply: Callable[[], None] | None = None
 
     def check(self) -> None:
         if self.away:
+            self.failed += 1
             raise CheloniaError(self.why, cause="the network is away")
 
     def __getattr__(self, method: str) -> Callable[..., Any]:

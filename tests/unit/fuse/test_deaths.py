@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,10 +51,10 @@ def dying(memory: MemoryCluster, directory: Path, *, applied: bool, at: int = 1)
 async def kept(trial: Trial, name: str, data: bytes, at: int = 0, flags: int = APPEND) -> None:
     """Write, by default append, while the cluster is away."""
     handle = await trial.open(name, flags)
-    trial.system._cluster.away_until_s = time.monotonic() + 60
+    trial.system._cluster.is_away = True
     await trial.system.write(handle, at, data)
     await trial.close(handle)
-    trial.system._cluster.away_until_s = 0.0
+    trial.system._cluster.is_away = False
 
 
 @pytest.mark.expect_log("will be committed later|is committed now")
@@ -246,7 +245,7 @@ async def test_what_waits_may_be_longer_than_a_file_of_the_local_disk(
     await mount.write("f", b"old ")
     handle = await mount.open("f")
     await mount.system.resize(handle.inode, 1 << 62, by_name=False)
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.system.flush(handle)
     again = await mounted(memory, tmp_path / "one")
     (waiting,) = again.committer.waiting.values()
@@ -262,7 +261,7 @@ async def test_what_is_kept_beside_a_file_is_there_once_though_the_mount_dies_be
     above = await mount.system.make_directory(mount.root, "d", 0o755, OWNER)
     handle = await mount.system.create(above, "f", os.O_RDWR | os.O_CREAT, 0o644, OWNER)
     await mount.system.write(handle, 0, b"mine")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.close(handle)
     there = await other.find("d")
     theirs = await other.system.open(await other.system.lookups.lookup(there, "f"), os.O_RDWR)

@@ -7,7 +7,6 @@ import errno
 import os
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -277,7 +276,7 @@ async def test_what_is_closed_after_a_refusal_goes_where_the_earlier_change_is_k
     held(mount, monkeypatch)
     handle = await mount.open("f", NEW)
     await mount.system.write(handle, 0, b"first")
-    mount.system._cluster.away_until_s = time.monotonic() + 60  # it waits in the journal
+    mount.system._cluster.is_away = True  # it waits in the journal
     await mount.system.flush(handle)
     with monkeypatch.context() as patch:
         patch.setattr(memory, "apply", AsyncMock(side_effect=CheloniaError(Kind.QUOTA, cause="it is over their quota")))
@@ -307,7 +306,7 @@ async def test_what_is_written_after_a_commit_whose_answer_was_lost_is_not_taken
         go.set()
         await mount.committer.behind.drained()
     await mount.system.write(handle, 0, b"second")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.close(handle)
     await mount.committer.work_off()
     other = await mounted(memory, tmp_path / "two")
@@ -370,9 +369,9 @@ async def test_who_syncs_what_another_one_is_closing_waits_for_what_the_journal_
 async def kept(mount: Trial, *names: str) -> None:
     """Close files while the cluster is away."""
     for name in names:
-        mount.system._cluster.away_until_s = time.monotonic() + 60
+        mount.system._cluster.is_away = True
         await mount.write(name, b"bytes")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
 
 
 @pytest.mark.expect_log("waits still: the cache directory: .*the disk fails|is committed now")
@@ -454,7 +453,7 @@ async def test_a_record_promises_no_bytes_that_came_while_the_others_were_synced
         await asyncio.wait(coming)
 
     monkeypatch.setattr(CachedCopy, "sync", syncing)
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.system.flush(handle)
     (record,) = StagingJournal(tmp_path / "one" / "journal").records()
     assert Ranges(record.valid).end < 4 << 20
@@ -481,9 +480,9 @@ async def test_what_was_cut_after_it_was_closed_has_no_zeros_in_its_place_after_
     await other.write("f", b"x" * 1000)
     handle = await mount.open("f")
     await mount.system.write(handle, 0, b"12345")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.system.flush(handle)
-    mount.system._cluster.away_until_s = 0.0
+    mount.system._cluster.is_away = False
     await mount.system.read(handle, 0, 1000)
     await mount.system.write(handle, 10, b"6")
     await mount.system.resize(handle.inode, 500, by_name=False)
@@ -500,7 +499,7 @@ async def test_a_record_of_a_cut_file_promises_no_bytes_that_came_while_the_othe
     await other.write("f", b"x" * (4 << 20))
     handle, slow = await mount.open("f"), asyncio.Event()
     await mount.system.write(handle, 0, b"bytes")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.system.flush(handle)
     mount.network.slow_bytes = slow
     await mount.system.read(handle, 0, 1 << 20)
@@ -526,7 +525,7 @@ async def test_what_moved_behind_others_bytes_is_what_was_appended_though_the_mo
     mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await mount.write("f", bytes(300_000))
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.write("f", b"mine", flags=os.O_WRONLY | os.O_APPEND)
     await other.write("f", b"2", flags=os.O_WRONLY | os.O_APPEND)
     with monkeypatch.context() as patch:
@@ -626,7 +625,7 @@ async def test_of_bytes_that_are_gone_no_zeros_are_committed(
     await mount.write("f", b"bytes")
     handle = await mount.open("f")
     await mount.system.write(handle, 0, b"BYTES")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.close(handle)
     (tmp_path / "one" / "data" / handle.inode.guid).unlink()
     again = await mounted(memory, tmp_path / "one")
@@ -639,7 +638,7 @@ async def test_what_the_user_may_not_see_any_more_keeps_nothing_else_from_being_
     mount: Trial, other: Trial, memory: MemoryCluster, tmp_path: Path
 ) -> None:
     for name in ("taken", "free"):
-        mount.system._cluster.away_until_s = time.monotonic() + 60
+        mount.system._cluster.is_away = True
         await mount.write(name, b"bytes")
     memory.allow("/taken", ALL="-read -delete")
     again = await mounted(memory, tmp_path / "one")
@@ -657,7 +656,7 @@ async def test_of_what_waited_and_others_removed_nothing_stays_once_it_is_kept_b
 ) -> None:
     await kept(mount, "f")
     await other.system.remove(other.root, "f", directory=False)
-    mount.system._cluster.away_until_s = 0.0
+    mount.system._cluster.is_away = False
     known = mount.system.inodes.named(mount.root.number, "f")
     assert known is not None
     mount.system.forget(known.number, known.lookups)
@@ -707,7 +706,7 @@ async def test_a_full_disk_keeps_no_file_from_being_committed_after_a_request_wi
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mount.committer._journal, "write", full_disk)
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.write("f", b"bytes")
     assert await other.read("f") == b"bytes"
 
@@ -746,7 +745,7 @@ async def test_what_waited_is_kept_beside_once_by_a_strict_mount(
     """It was logged as refused, and its record stayed without the bytes: the next mount kept zeros, too."""
     await mount.write("f", b"old")
     handle = await mount.open("f")
-    mount.system._cluster.away_until_s = time.monotonic() + 60
+    mount.system._cluster.is_away = True
     await mount.system.write(handle, 0, b"mine")
     await mount.system.flush(handle)
     await other.write("f", b"theirs")
