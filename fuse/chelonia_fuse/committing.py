@@ -578,6 +578,7 @@ class FileCommitter:
             shown = top  # its collection is gone, too
             name = await self._save_once(replace(saving, place=top), of)
         self.conflicts += 1
+        inode.beside += 1
         reason, kept = "was changed by somebody else" if current else "was removed by somebody else", shown.child(name)
         _LOG.warning("%s %s while it was changed here: what was written here is kept as %s", place, reason, kept)
 

@@ -54,10 +54,12 @@ FETCHED_FOR_REMOVAL_BYTES_MAX: Final = 1 << 30
 
 @dataclass(slots=True, eq=False)
 class Handle:
-    """An open file. `at`: offset of the next sequential read; `run`: bytes read sequentially so far."""
+    """An open file. `at`: offset of the next sequential read; `run`: bytes read sequentially so far. `beside`: as in
+    `Inode`, when it was opened, or `fsync` last told of it."""
 
     inode: Inode
     flags: int
+    beside: int
     at: int = 0
     run: int = 0
 
@@ -391,7 +393,7 @@ class FileSystem:
     def _opened(self, inode: Inode, flags: int) -> Handle:
         inode.opens += 1
         self.cache.of(inode)
-        return Handle(inode, flags)
+        return Handle(inode, flags, inode.beside)
 
     async def _look_anew(self, inode: Inode, flags: int) -> None:
         copy = inode.copy
@@ -470,8 +472,15 @@ class FileSystem:
         await self.committer.close(handle.inode)
 
     async def sync(self, handle: Handle) -> None:
-        """Commit as `fsync` does: fail when that is not possible now."""
-        await self.committer.commit(handle.inode)
+        """Commit as `fsync` does: fail when that is not possible now.
+
+        Raises: PRECONDITION too, once for each open file, when bytes went beside it since: by whomever committed."""
+        inode = handle.inode
+        await self.committer.commit(inode)
+        if handle.beside != inode.beside:
+            handle.beside = inode.beside
+            cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
+            raise CheloniaError(Kind.PRECONDITION, "fsync", str(self.inodes.place(inode)), cause)
 
     async def release(self, handle: Handle) -> None:
         """Close an open file after its last `close`."""

@@ -59,6 +59,7 @@ class Inode:
         known_names: of a collection: see `children`.
         kernel_size: the size that the kernel last got.
         made_ns: monotonic time of this mount's request to make it; 0: there was none.
+        beside: how often what was written here went beside it, for changes by others.
     """
 
     number: int
@@ -74,6 +75,7 @@ class Inode:
     known_names: KnownNames | None = None
     kernel_size: int = -1
     made_ns: int = 0
+    beside: int = 0
     copy: CachedCopy | None = None
 
     @property

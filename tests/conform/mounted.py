@@ -195,20 +195,54 @@ def building(desk: Desk) -> str:
 
 
 def sqlite(desk: Desk) -> str:
-    """Transactions by rollback journal and by WAL, with two processes' worth of connections."""
-    top = desk.new("sqlite")
+    """Transactions by rollback journal and by WAL: of two processes on one mount, and of two mounts in turn. Of two
+    mounts at a time the second one must fail."""
+    tops = [desk.new("sqlite"), desk.two.path / "sqlite"]
     for mode in ("delete", "wal"):
-        with contextlib.closing(sqlite3.connect(top / mode, timeout=60)) as one:
-            (found,) = one.execute(f"pragma journal_mode={mode}").fetchone()
+        path = tops[0] / mode
+        with contextlib.closing(sqlite3.connect(path, timeout=60)) as one:
+            assert one.execute(f"pragma journal_mode={mode}").fetchone() == (mode,)
             one.execute("create table t (n integer primary key, what text)")
-            with contextlib.closing(sqlite3.connect(top / mode, timeout=60)) as two:
-                for n in range(20):
-                    with one if n % 2 else two as writer:
-                        writer.execute("insert into t values (?, ?)", (n, "x" * 1000))
-            assert one.execute("pragma integrity_check").fetchone() == ("ok",), mode
-            assert one.execute("select count(*) from t").fetchone() == (20,)
-            assert found == mode
-    return "rollback journal and WAL: 20 commits of two connections each, integrity ok"
+            with subprocess.Popen(insertion(path, 0, 10), cwd=PROJECT) as other:
+                insert(str(path), 10, 10)
+            assert other.returncode == 0
+        for turn in range(4):
+            desk.run(*insertion(tops[turn % 2] / mode, 20 + turn, 1), cwd=PROJECT)
+        for top in tops:
+            with contextlib.closing(sqlite3.connect(top / mode)) as reader:
+                assert reader.execute("pragma integrity_check").fetchone() == ("ok",), mode
+                assert reader.execute("select count(*) from t").fetchone() == (24,)
+        assert at_a_time([top / mode for top in tops]) == 1, mode
+    return "rollback journal and WAL: two processes, and two mounts in turn: integrity ok; at a time: one of two fails"
+
+
+def insertion(path: Path, first: int, count: int) -> list[str]:
+    """The command that inserts rows in a process of its own."""
+    act = f"from tests.conform.mounted import insert; insert({str(path)!r}, {first}, {count})"
+    return [sys.executable, "-c", act]
+
+
+def insert(path: str, first: int, count: int) -> None:
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as base:
+        for n in range(first, first + count):
+            with base:
+                base.execute("insert into t values (?, ?)", (n, "x" * 1000))
+
+
+def at_a_time(paths: Sequence[Path]) -> int:
+    """Insert a row by each path in overlapping transactions. Returns: how many were acknowledged."""
+    with contextlib.ExitStack() as stack:
+        bases = [stack.enter_context(contextlib.closing(sqlite3.connect(path, isolation_level=None))) for path in paths]
+        for each in bases:
+            each.execute("begin immediate")  # each mount has its own locks
+        for n, each in enumerate(bases):
+            each.execute("insert into t values (?, 'at a time')", (100 + n,))
+        acknowledged = 0
+        for each in bases:
+            with contextlib.suppress(sqlite3.OperationalError):
+                each.execute("commit")
+                acknowledged += 1
+        return acknowledged
 
 
 def rsync(desk: Desk) -> str:

@@ -371,3 +371,34 @@ async def test_bytes_that_can_be_read_again_make_room_for_what_is_kept_beside_a_
     await mount.close(handle)
     _, kept, _ = await names(other)
     assert await other.read(kept) == b"12" + LARGE[2:]
+
+
+@pytest.mark.expect_log("is kept as")
+@pytest.mark.parametrize("removed", [False, True])
+async def test_an_fsync_of_bytes_that_went_beside_the_file_fails_once_for_each_who_has_it_open(
+    mount: Trial, other: Trial, removed: bool
+) -> None:
+    """It succeeded: databases acknowledged transactions that they did not have. It fails too where `close` of another
+    program here made the commit."""
+    await mount.write("f", b"base")
+    one, two = await mount.open("f"), await mount.open("f")
+    await mount.system.write(one, 0, b"mine")
+    if removed:
+        await other.system.remove(other.root, "f", directory=False)
+    else:
+        await other.write("f", b"hers")
+    with fails(Kind.PRECONDITION, "kept beside"):
+        await mount.system.sync(one)
+    await mount.system.sync(one)
+    with fails(Kind.PRECONDITION, "kept beside"):
+        await mount.system.sync(two)
+    if not removed:
+        three = await mount.open("f")
+        await mount.system.write(three, 0, b"more")
+        await mount.system.sync(three)
+        await mount.close(three)
+        assert await other.read("f") == b"more"
+    for handle in (one, two):
+        await mount.close(handle)
+    (kept,) = [name for name in await names(other) if name.startswith("f.conflict-")]
+    assert await other.read(kept) == b"mine"
