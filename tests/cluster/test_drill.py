@@ -1,11 +1,15 @@
 """Drills on real daemons: one Shepherd silent, one copy damaged, and all whole again by itself."""
 
+import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from lxml import html
 
 from chelonia.core.caller import Call
 from chelonia.core.cluster.drills import DrillAction, DrillOrder, DrillStage
@@ -65,6 +69,13 @@ async def may_begin(cluster: Cluster, order: DrillOrder) -> None:
         await poll_async(willing, 60.0, tolerate=CheloniaError, what="a drill may begin")
 
 
+def seen_by_page(cluster: Cluster) -> dict[str, str]:
+    """Return the texts of the tables of the page of the cluster, by caption, and "svg" where there is a picture."""
+    shown = html.fromstring(cluster.request("GET", f"{cluster.files_url}/?cluster", "admin").text)
+    tables = {table.findtext("caption"): table.text_content() for table in shown.iter("table")}
+    return {**tables, **{figure.tag: "" for figure in shown.iter("svg")}}
+
+
 async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
     own_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
@@ -77,7 +88,18 @@ async def test_a_silence_and_a_damaged_copy_heal_and_leave_their_curves(
 
     files = [str(tmp_path / name) for name in ("silence.csv", "silence.svg")]
     curves = [word for file in files for word in ("--curve", file)]
-    told = drill(cluster, "silence", cluster.url("shepherd1"), "--for", SILENCE, "--yes", *curves)["results"][0]
+    words = ("silence", cluster.url("shepherd1"), "--for", SILENCE, "--yes", *curves)
+    ran, pages = asyncio.create_task(asyncio.to_thread(drill, cluster, *words)), []
+    while not ran.done():
+        pages.append(await asyncio.to_thread(seen_by_page, cluster))
+    told = (await ran)["results"][0]
+    silent, healing = re.compile(f"{cluster.url('shepherd1')}(?!alive)"), re.compile(r"Too few copies\d+ with 2 left")
+    assert any(silent.search(page["Shepherds"]) and healing.search(page["Healing"]) for page in pages), pages
+    assert any("Files in danger, the most endangered first" in page for page in pages), pages
+    pages.append(seen_by_page(cluster))
+    assert "Resulthealed" in pages[-1]["The last drill"]
+    assert "svg" in pages[-1]
+    assert all("denied" not in page["Background work"] and "librarian" in page["Background work"] for page in pages)
     assert told["stage"] == "healed", told
     assert told["began_ms"] < told["noticed_ms"] <= told["whole_ms"] <= told["ended_ms"] < told["deadline_ms"], told
     assert told["files"] == told["touched"] > 0, told

@@ -53,7 +53,7 @@ async def host(node: HostingNode, section: BartenderSection) -> None:
     third = ThirdParty(strangers, Delegations(limits=node.metrics.limits))
     plain = DoorParts(
         bartender.files, HttpBytes(node.client, node.clock), node.dn, bounds.REPLICAS_DEFAULT, bartender, third,
-        ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.client),
+        ClusterView(librarian, node.own(Role.BARTENDER, section.id), node.client, node.registry),
     )  # fmt: skip
     bearers = Bearers(
         node.registry, key, node.clock, settings.share_lifetime_ms_max, revoked,

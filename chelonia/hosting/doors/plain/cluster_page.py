@@ -1,15 +1,17 @@
 """The page of the cluster, for administrators: Shepherds, files in danger, healing, the last drill, jobs.
 
 The browser loads it again every few seconds, unless the reader holds it still. It has no script, and changes nothing.
-Only an administrator's certificate opens it; a token never does.
+Only an administrator's certificate opens it; a token never does. It needs neither the A-Hash nor a Librarian: a part
+that is not known says so, and the others stand beside it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import html
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
@@ -19,6 +21,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.plain import frame
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.net.http_client import HttpClient
@@ -39,6 +42,11 @@ caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{m
 .bad{{color:#c30;font-weight:bold}}@media(prefers-color-scheme:dark){{.bad{{color:#f76}}}}
 """
 POLICY: Final = frame.policy(STYLE)
+PART_S: Final = 6.0
+"""Longest wait for a part: more than that of the jobs for a stuck node (`net.node_jobs`)."""
+
+T = TypeVar("T")
+Jobs = Mapping[str, NodeJobs | CheloniaError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,7 @@ class ClusterView:
     librarian: Librarian
     call: Call
     http: HttpClient
+    registry: RoleRegistry
 
     async def nodes(self) -> tuple[NodeView, ...]:
         return await self.librarian.nodes(self.call)
@@ -58,9 +67,9 @@ class ClusterView:
     async def drill(self) -> Drill:
         return (await self.librarian.drill_status(self.call)).drill
 
-    async def jobs(self) -> Mapping[str, NodeJobs | CheloniaError]:
-        approved = [each.service_id for each in await self.librarian.services(self.call) if each.approved]
-        return await jobs_of_all(self.http, node_urls(approved))
+    async def jobs(self) -> Jobs:
+        known = [service for role in Role for service in self.registry.registered(role)]  # also while it is away
+        return await jobs_of_all(self.http, node_urls(known))
 
 
 def may_see(call: Call) -> bool:
@@ -69,27 +78,46 @@ def may_see(call: Call) -> bool:
 
 
 async def answer(parts: DoorParts, exchange: Exchange) -> HttpResponse:
-    """Answer GET and HEAD of the page. Raises: DENIED; as the Librarian fails."""
+    """Answer GET and HEAD of the page. Raises: DENIED."""
     if not may_see(exchange.call):
         cause = f"{exchange.call.dn} is no administrator by certificate; the page of the cluster is for those"
         raise CheloniaError(Kind.DENIED, "look", "/?cluster", cause)
     seen = parts.cluster
-    body = page(await seen.nodes(), await seen.healing(), await seen.jobs(), await seen.drill())
+    found = await asyncio.gather(
+        _known(seen.nodes()), _known(seen.healing()), _known(seen.jobs()), _known(seen.drill())
+    )  # fmt: skip
+    body = page(*found)
     is_still = STILL in exchange.request.query
     return frame.answer(exchange, frame.headers(POLICY), _whole(body, exchange.call.dn, is_still=is_still))
 
 
+async def _known(part: Awaitable[T]) -> T | CheloniaError:
+    """Return a part of the page, or the reason why it is not known."""
+    try:
+        async with asyncio.timeout(PART_S):
+            return await part
+    except CheloniaError as error:
+        return error
+    except TimeoutError:
+        return CheloniaError(Kind.TIMEOUT, cause=f"no answer within {PART_S:g} s")
+
+
 def page(
-    nodes: Iterable[NodeView],
-    healing: HealStatus,
-    jobs: Mapping[str, NodeJobs | CheloniaError],
-    drill: Drill = NO_DRILL,
+    nodes: Iterable[NodeView] | CheloniaError,
+    healing: HealStatus | CheloniaError,
+    jobs: Jobs | CheloniaError,
+    drill: Drill | CheloniaError = NO_DRILL,
 ) -> str:
-    """Return the main part of the page."""
+    """Return the main part of the page; an error stands for a part that is not known."""
     return (
-        f"<main><h1>The cluster</h1>{_healing(healing)}{_shepherds(nodes)}{_queue(healing)}"
-        f"{_drill(drill)}{_versions(jobs)}{_jobs(jobs)}</main>"
+        f"<main><h1>The cluster</h1>{_part('Healing', healing, _healing)}{_part('Shepherds', nodes, _shepherds)}"
+        f"{'' if isinstance(healing, CheloniaError) else _queue(healing)}{_part('The last drill', drill, _drill)}"
+        f"{_part('Background work', jobs, lambda found: _versions(found) + _jobs(found))}</main>"
     )
+
+
+def _part(title: str, found: T | CheloniaError, shown: Callable[[T], str]) -> str:
+    return _facts(title, [("Not known", str(found), True)]) if isinstance(found, CheloniaError) else shown(found)
 
 
 def _whole(body: str, reader: str, *, is_still: bool) -> str:
@@ -184,12 +212,12 @@ def _queue(status: HealStatus) -> str:
     return _table("Files in danger, the most endangered first", ("File", "Copies", "Size"), rows) if rows else ""
 
 
-def _versions(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
+def _versions(nodes: Jobs) -> str:
     found = by_version({url: node.version for url, node in nodes.items() if isinstance(node, NodeJobs)})
     return _facts("Versions", [(html.escape(version), ", ".join(urls), False) for version, urls in found])
 
 
-def _jobs(nodes: Mapping[str, NodeJobs | CheloniaError]) -> str:
+def _jobs(nodes: Jobs) -> str:
     """Return the jobs of all nodes, those with errors first."""
     rows = [
         (url, job.service, job.name, f"{job.state} {job.why}".strip(), job.last_error)

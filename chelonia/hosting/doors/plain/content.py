@@ -15,7 +15,7 @@ from chelonia.core.names import check_name
 from chelonia.core.ports.files import Done, Looked, Placing, Setting, Want, When, Write
 from chelonia.core.rights.locks import check_held
 from chelonia.core.values import replace
-from chelonia.hosting.doors.plain import frame, measuring, pages, preview, redirects
+from chelonia.hosting.doors.plain import cluster_page, frame, measuring, pages, preview, redirects
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, apply, carrying, look, reader, seen_or_hidden
 from chelonia.hosting.doors.plain.patches import patch
 from chelonia.hosting.doors.plain.sending import file_in, for_write
@@ -45,6 +45,8 @@ Headers = tuple[tuple[str, str], ...]
 async def get(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer GET or HEAD."""
     request = exchange.request
+    if not exchange.place.parts and cluster_page.CLUSTER in request.query:  # before the look: it shows what is away
+        return await cluster_page.answer(parts, exchange)
     want = Want.CHECKSUMS if request.method == "HEAD" else _ALL
     entry = await look(parts, carrying(parts, exchange.call), exchange.place, want)
     attributes = entry.attributes

@@ -21,7 +21,7 @@ from chelonia.core.ports.files import Listing, Named
 from chelonia.core.rights.policy import Action
 from chelonia.core.rights.scopes import READING, Share
 from chelonia.core.timing.clock import stamp
-from chelonia.hosting.doors.plain import cluster_page, preview, trash
+from chelonia.hosting.doors.plain import preview, trash
 from chelonia.hosting.doors.plain.cluster_page import CLUSTER, may_see
 from chelonia.hosting.doors.plain.frame import (
     HTML,
@@ -85,8 +85,6 @@ POLICY: Final = policy(STYLE, f"script-src {sha256_source(SCRIPT)}; connect-src 
 async def collection(parts: DoorParts, exchange: Exchange) -> HttpResponse:
     """Answer a GET of a collection. Its URL ends in a slash, as its links are relative to it."""
     request = exchange.request
-    if not exchange.place.parts and CLUSTER in request.query:
-        return await cluster_page.answer(parts, exchange)
     if trash.TRASH in request.query:
         return await trash.show(parts, exchange)
     if not request.path.endswith("/"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from unittest.mock import AsyncMock
+
 import pytest
 from lxml import html
 
@@ -14,6 +17,7 @@ from chelonia.core.ports.librarian import NodeView, ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.core.values import replace
 from chelonia.hosting.doors.grants import RoleRegistry
+from chelonia.hosting.doors.plain import cluster_page
 from chelonia.hosting.doors.plain.cluster_page import page
 from chelonia.hosting.doors.plain.door import PlainDoor
 from chelonia.hosting.metrics import Metrics
@@ -50,6 +54,8 @@ JOBS: dict[str, NodeJobs | CheloniaError] = {
 DRILL = Drill("d", 1, DrillAction.SILENCE, DrillStage.LATE, ServiceId("https://s2/Shepherd"), files=9,
               began_ms=Ms(1000), noticed_ms=Ms(4500), touched=7, whole_ms=Ms(61_000), why="it took long",
               looks="3500:2=7 9000:1=1,2=6 60000:")  # fmt: skip
+
+AWAY = CheloniaError(Kind.UNAVAILABLE, "traverse", cause="no majority of the A-Hash")
 
 
 class Cluster:
@@ -129,6 +135,38 @@ def test_nobody_else_does(bench: Bench) -> None:
     assert bench.ask("GET", "/?cluster", dn=ANONYMOUS, **by(token)).status == 403
     page = bench.ask("GET", f"/?authz={token}", dn=ANONYMOUS, Accept="text/html").text
     assert "?cluster" not in page
+
+
+@pytest.mark.parametrize(
+    ("part", "title"),
+    [("nodes", "Shepherds"), ("healing", "Healing"), ("drill", "The last drill"), ("jobs", "Background work")],
+)
+def test_a_part_that_is_not_known_says_why_beside_the_others(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, part: str, title: str
+) -> None:
+    monkeypatch.setattr(Cluster, part, AsyncMock(side_effect=AWAY))
+    answer = bench.ask("GET", "/?cluster", Accept="text/html")
+    assert answer.status == 200
+    shown = html.fromstring(answer.text)
+    told = {table.findtext("caption"): table.text_content() for table in shown.iter("table")}
+    assert str(AWAY) in told[title]
+    assert {"Shepherds", "Healing", "The last drill", "Background work"} <= told.keys()
+    assert sum(str(AWAY) in each for each in told.values()) == 1
+    assert shown.xpath("//meta[@http-equiv='refresh']")
+
+
+def test_it_is_there_while_no_name_can_be_looked_up(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench.files, "look", AsyncMock(side_effect=AWAY))
+    assert bench.ask("GET", "/", Accept="text/html").status == 503
+    assert bench.ask("GET", "/?cluster", Accept="text/html").status == 200
+    assert bench.ask("GET", "/?cluster", dn=EVE, Accept="text/html").status == 403
+
+
+async def test_a_part_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_page, "PART_S", 0.01)
+    found = await cluster_page._known(asyncio.Event().wait())
+    assert isinstance(found, CheloniaError)
+    assert found.kind is Kind.TIMEOUT
 
 
 def test_it_is_no_rosier_than_what_is_known() -> None:
