@@ -1,8 +1,9 @@
 """The plain door beside nginx and Apache, as Debian has them, on the same machine over TLS, in turn.
 
 Small GET: 100 files of 1 KiB, 16 clients. PROPFIND: one client, depth 1 of many empty files. Large: GET and PUT by
-curl, sent on to a Shepherd, beside `chelonia get` and `put`. Many: 1 000 clients at once, from 20 addresses of loopback
-with a share each, because each shows no certificate. CPU is the servers'; each is one process, the large streams' four.
+curl, sent on to a Shepherd, beside `chelonia get` and `put`. The door itself sends the file of several blobs that `put`
+made. Many: 1 000 clients at once, from 20 addresses of loopback with a share each, because each shows no certificate.
+CPU is the servers'; each is one process, the large streams' four.
 
 The door asks for its user's certificate, decides his rights and writes an audit line; its peers let everybody in.
 """
@@ -190,6 +191,7 @@ def _streams(
             "put door": [*curl, "-T", str(source), f"{url}/door{block}?redirect"],
             "put sdk": [*chelonia, "put", "--replicas", "3", str(source), f"/sdk{block}"],
             "get door": [*curl, "-o", str(fetched), f"{url}/door{block}?redirect"],
+            "get carried": [*curl, "-o", str(fetched), f"{url}/sdk{block}?proxy"],  # quick: of one blob
             "get sdk": [*chelonia, "get", "-f", f"/sdk{block}", str(fetched)],
         }
         for name, command in steps.items():
