@@ -163,6 +163,44 @@ def _told(cluster: Cluster, url: str, by: str, span: tuple[int, int]) -> bytes |
     return answer.body if answer.status == 206 else None
 
 
+UPWARDS = (
+    "../", "%2e%2e/", ".%2E/", "..%2f", "%2e%2e%2f", "%252e%252e/", "%c0%ae%c0%ae/", "%c0%ae%c0%ae%c0%af", "\\../",
+    "%5c../", "%5c..%5c../", "x/../../", "%00../", "..;/", "//../",
+)  # fmt: skip
+"""Ways to write `..` that some server or other has followed."""
+
+@pytest.mark.parametrize("by", ["user", "token"])
+def test_no_encoding_leads_out(cluster: Cluster, place: str, by: str) -> None:
+    """The token is good for all that is in a collection, and the certificate for all: neither request is meant so."""
+    path, inner = urlsplit(place).path, f"{place}/in"
+    assert cluster.request("MKCOL", inner).status == 201
+    for url in (f"{place}/secret", f"{inner}/own"):
+        assert cluster.request("PUT", url, body=b"kept").status == 201
+    kind = {"Content-Type": "application/macaroon-request"}
+    token = json.loads(cluster.request("POST", f"{inner}/", headers=kind).body)["macaroon"]
+    shown, who = (f"Authorization: Bearer {token}\r\n", "anonymous") if by == "token" else ("", "user")
+
+    def refused(line: str, more: str = "") -> None:
+        head = f"{line} HTTP/1.1\r\nHost: localhost\r\n{shown}{more}Connection: close\r\n\r\n"
+        answer = cluster.exchange(place, head.encode(), who)
+        assert answer.status in (400, 403, 404, 409), (line, answer)
+        assert answer.text.strip(), line
+
+    for up in UPWARDS:
+        for method in ("GET", "DELETE", "PROPFIND"):
+            refused(f"{method} {path}/in/{up}secret")
+        refused(f"MKCOL {path}/in/{up}new")
+        refused(f"PUT {path}/in/{up}new", "Content-Length: 0\r\n")
+        refused(f"PUT {path}/in/{up}secret", "Content-Length: 0\r\n")
+        refused(f"COPY {path}/in/{up}secret", f"Destination: {path}/in/stolen\r\n")
+        refused(f"MOVE {path}/in/own", f"Destination: {path}/in/{up}new\r\n")
+    for name in ("%252e%252e%252fnew", "%5c..%5cnew"):  # names as any other, and nothing in them is a way up
+        assert cluster.request("PUT", f"{inner}/{name}", body=b"in").status == 201
+    for url, names in ((place, b"in/\nsecret\n"), (inner, b"%2e%2e%2fnew\n\\..\\new\nown\n")):
+        assert cluster.request("GET", f"{url}/", headers={"Accept": "text/plain"}).body == names
+    assert cluster.request("GET", f"{place}/secret").body == b"kept"
+
+
 def test_an_upload_that_breaks_off_leaves_nothing(cluster: Cluster, place: str) -> None:
     path = urlsplit(place).path
     with cluster.connected(place) as connection:
