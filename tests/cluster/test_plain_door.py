@@ -169,6 +169,7 @@ UPWARDS = (
 )  # fmt: skip
 """Ways to write `..` that some server or other has followed."""
 
+
 @pytest.mark.parametrize("by", ["user", "token"])
 def test_no_encoding_leads_out(cluster: Cluster, place: str, by: str) -> None:
     """The token is good for all that is in a collection, and the certificate for all: neither request is meant so."""

@@ -33,7 +33,8 @@ SANDBOX: Final = (("Content-Security-Policy", "sandbox; default-src 'none'; styl
                   ("X-Content-Type-Options", "nosniff"))  # fmt: skip
 
 SAVED: Final = ("Content-Disposition", "attachment")
-"""For a document, read by a link, that is not the link giver's: it could report its URL, which has the token."""
+"""For a document, read by a link, that is not the link giver's: it could report its URL, which has the token. Also for
+a large file: the page's `view` shows what a browser can lay out."""
 
 _ALL: Final = Want.CHECKSUMS | Want.SOURCES | Want.BYTES
 _GUARDS: Final = ("If-Match", "If-Unmodified-Since")
@@ -88,7 +89,9 @@ def _content(parts: DoorParts, exchange: Exchange, entry: Looked, headers: Heade
     try:
         fields = (*headers, ("Content-Type", kind := preview.type_of(exchange.place.name)))
         is_document = kind == "text/html" or kind.endswith("xml")
-        if is_document and query_of(request) and attributes.owner != exchange.call.dn:
+        is_others = is_document and query_of(request) and attributes.owner != exchange.call.dn
+        is_large = attributes.size >= redirects.REDIRECTED_BYTES_MIN and redirects.is_bound(exchange)
+        if is_others or (is_large and frame.is_browser(request)):
             fields = (*fields, SAVED)
         return ranged_file(reader(parts, exchange.call, exchange.place), entry, fields, wanted)
     except CheloniaError as error:

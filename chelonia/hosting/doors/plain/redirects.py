@@ -1,6 +1,6 @@
 """Redirects large bodies (307), so that they go straight between a client and a Shepherd:
 
-- a GET with a certificate and no token, unless the client is known not to follow; the ticket is bound to that
+- a GET with a certificate and no token, but not of browsers or clients known not to follow; the ticket is bound to it
 - any other GET, if the client is known to follow, or says so (`?redirect`); its ticket is good for any bearer
 - a PUT, as any other GET, if the client also waits for `100 Continue`: one that does not follow has lost its body
 
@@ -18,6 +18,7 @@ import msgspec
 from chelonia.core.caller import Call
 from chelonia.core.ids import ANONYMOUS
 from chelonia.core.ports.files import Attributes, Looked, Placed, Placing, Reserving, Setting, Want
+from chelonia.hosting.doors.plain.frame import is_browser
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange, look
 from chelonia.hosting.net.http_messages import HttpResponse
 from chelonia.wire.tickets import NAME
@@ -29,14 +30,16 @@ COPIER: Final = "Chelonia-copy"
 STAY_HERE: Final = (COPIER, "curl/", "davfs2/", "cadaver/", "litmus/", "Microsoft-WebDAV", "WebDAVFS/", "gvfs/")
 """Clients (`User-Agent`) that do not follow redirects by default, or follow them without a certificate."""
 FOLLOW: Final = ("ARC", "libdavix/", "davix/", "gfal2")
-"""Clients that follow redirects, also of a PUT; browsers do not, as they do not know the CAs of Shepherds."""
+"""Clients that follow redirects, also of a PUT. Browsers are not sent: they may not know a Shepherd's CA, or not reach
+its port, and they ask for the certificate once more."""
 _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 
 
 async def download(parts: DoorParts, exchange: Exchange, attributes: Attributes) -> HttpResponse | None:
     """Return the 307 for a GET of a file of one blob, None where this node serves it."""
     agent, query = exchange.header("User-Agent"), exchange.request.query
-    follows = not agent.startswith(STAY_HERE) if _is_bound(exchange) else agent.startswith(FOLLOW)
+    stays = agent.startswith(STAY_HERE) or is_browser(exchange.request)
+    follows = not stays if is_bound(exchange) else agent.startswith(FOLLOW)
     if attributes.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
     entry = await look(parts, _carried(exchange), exchange.place, Want.SOURCES)
@@ -69,9 +72,9 @@ def sent_to(turl: str) -> HttpResponse:
 
 def _carried(exchange: Exchange) -> Call:
     """Return the call for tickets that are bound to the caller if they can be, else good for any bearer."""
-    return exchange.call if _is_bound(exchange) else msgspec.structs.replace(exchange.call, carrier=ANONYMOUS)
+    return exchange.call if is_bound(exchange) else msgspec.structs.replace(exchange.call, carrier=ANONYMOUS)
 
 
-def _is_bound(exchange: Exchange) -> bool:
+def is_bound(exchange: Exchange) -> bool:
     """Return whether a ticket can be bound to the caller's certificate, which a Shepherd will see as well."""
     return exchange.call.dn != ANONYMOUS and not exchange.call.via

@@ -313,3 +313,15 @@ def test_every_kind_of_error_has_a_page(bench: Bench, monkeypatch: pytest.Monkey
         monkeypatch.setattr(bench.parts.files, "look", failing)
         seen = bench.ask("GET", "/d/", Accept="text/html")
         assert (seen.headers["Chelonia-Error"], "<p>" in seen.text, "<b>" in seen.text) == (kind.value, True, False)
+
+
+def test_a_browser_needs_no_other_server_than_this(bench: Bench) -> None:
+    """At a Shepherd's port it would ask for the certificate again, and may know neither the CA nor the way."""
+    big, page = b"x" * 300_000, {"Accept": "text/html,*/*;q=0.8"}
+    bench.ask("PUT", "/big.pdf", big)
+    bench.ask("PUT", "/small.pdf", b"x")
+    saved = bench.ask("GET", "/big.pdf", **page)
+    assert (saved.status, saved.body) == (200, big)
+    assert saved.headers["Content-Disposition"] == "attachment"
+    assert "Content-Disposition" not in bench.ask("GET", "/small.pdf", **page).headers
+    assert bench.ask("GET", "/big.pdf?redirect", **page).status == 307
