@@ -223,6 +223,35 @@ def test_two_that_create_one_name_at_once_and_one_wins(cluster: Cluster, place: 
     assert asyncio.run(race()) == [201, 412, 412, 412, 412, 412]
 
 
+def test_a_copy_from_another_server_needs_its_network_allowed(own_cluster: Callable[..., Cluster]) -> None:
+    """The other server is this door: it gets its own token, and no certificate."""
+    cluster = own_cluster(shepherds=2)
+    here, there = f"{cluster.files_url}/here", f"{cluster.files_url}/there"
+    assert cluster.request("PUT", there, body=DATA).status == 201
+    kind, asked = {"Content-Type": "application/macaroon-request"}, b'{"caveats": ["activity:DOWNLOAD"]}'
+    token = json.loads(cluster.request("POST", there, body=asked, headers=kind).body)["macaroon"]
+
+    def copied() -> str:
+        shown = {"Source": there, "TransferHeaderAuthorization": f"Bearer {token}"}
+        answer = cluster.request("COPY", here, headers=shown)
+        assert answer.status == 202, answer
+        return answer.text
+
+    assert re.search("^failure: 409 .*transfer_networks", copied(), re.MULTILINE)
+    assert cluster.request("HEAD", here).status == 404
+    cluster.reconfigure("core", bartender={"tuning": {"transfer_networks": ["127.0.0.0/8", "::1/128"]}})
+    poll(lambda: cluster.request("HEAD", there).status == 200, 60, tolerate=OSError, what="the door serves again")
+    asyncio.run(cluster.until_alive())
+    told = copied()
+    assert told.startswith("Perf Marker\n")
+    assert told.endswith(f"Stripe Bytes Transferred: {len(DATA)}\n    Total Stripe Count: 1\nEnd\nsuccess: Created\n")
+    assert cluster.request("GET", f"{here}?proxy").body == DATA
+    ends = re.findall(r"event=copied .* path='/here' .* (bytes=.*)", cluster.log_of("core"))
+    assert ends[1:] == [f"bytes={len(DATA)} failure=''"]
+    assert ends[0].startswith("bytes=0 failure=")
+    assert "transfer_networks" in ends[0]
+
+
 def test_a_get_goes_on_when_its_shepherd_dies(cluster: Cluster, place: str) -> None:
     url = f"{place}/large"
     data = os.urandom(24_000_000)
