@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import os
 import re
 import socket
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,7 +26,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, KeyKind, load_key, make_key
 from chelonia.hosting.net.identity import subject_dn
 from chelonia.hosting.transfer.download import download
-from tests.cluster.harness import Away, Cluster, Files, now_ms
+from tests.cluster.harness import Away, Cluster, Files, lowered, now_ms
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.cluster.test_foreign_clients import curl
 from tests.support.polling import patience, poll, poll_async
@@ -250,6 +254,50 @@ def test_a_copy_from_another_server_needs_its_network_allowed(own_cluster: Calla
     assert ends[1:] == [f"bytes={len(DATA)} failure=''"]
     assert ends[0].startswith("bytes=0 failure=")
     assert "transfer_networks" in ends[0]
+
+
+def test_a_storm_of_locks_is_answered_and_leaves_none(cluster: Cluster, place: str) -> None:
+    info = b"<lockinfo xmlns='DAV:'><lockscope><exclusive/></lockscope><locktype><write/></locktype></lockinfo>"
+    path, seen = urlsplit(place), list[tuple[str, int, str]]()
+    assert cluster.request("PUT", f"{place}/one", body=b"read by others").status == 201
+
+    def storm(number: int) -> None:
+        with contextlib.closing(
+            http.client.HTTPSConnection("localhost", path.port, context=cluster.context(), timeout=20 * patience())
+        ) as connection:
+
+            def ask(method: str, name: str, body: bytes = b"", **fields: str) -> dict[str, str]:
+                connection.request(
+                    method, f"{path.path}/{name}", body, {k.replace("_", "-"): v for k, v in fields.items()}
+                )
+                answer = connection.getresponse()
+                seen.append((method, answer.status, answer.read().decode()))
+                return lowered(answer.headers)
+
+            for name in (*[str(n) for n in range(number, 300, 8)], *["one"] * 30):
+                if token := ask("LOCK", name, info).get("lock-token"):
+                    ask("UNLOCK", name, Lock_Token=token)
+
+    threads = [threading.Thread(target=storm, args=(number,)) for number in range(8)]
+    for each in threads:
+        each.start()
+    longest_s = 0.0
+    while any(each.is_alive() for each in threads):
+        begun = time.monotonic()
+        assert cluster.request("GET", f"{place}/one").body == b"read by others"
+        longest_s = max(longest_s, time.monotonic() - begun)
+    counts = Counter((method, status) for method, status, _ in seen)
+    assert counts.keys() <= {("LOCK", 200), ("LOCK", 201), ("LOCK", 423), ("UNLOCK", 204)}, (counts, seen[-5:])
+    assert counts["LOCK", 201] == 300
+    assert counts["LOCK", 200] > 0 < counts["LOCK", 423]
+    assert counts["UNLOCK", 204] == counts["LOCK", 200] + 300
+    assert all("/CN=" in text for _, status, text in seen if status == 423), "whose lock it is"
+    assert longest_s < 5 * patience(), counts
+    assert cluster.request("LOCK", f"{place}/one", body=info).status == 200
+    left = cluster.request("PROPFIND", f"{place}/", headers={"Depth": "1"}).text
+    assert [len(re.findall(f"<[^/>]*{word}>", left)) for word in ("response", "activelock")] == [302, 1], (
+        "this last one"
+    )
 
 
 def test_a_get_goes_on_when_its_shepherd_dies(cluster: Cluster, place: str) -> None:
