@@ -1,4 +1,4 @@
-"""Bodies under way: their kept part can be read again, whatever happens to the receiver."""
+"""Bodies under way: their kept part can be read again, whatever happens to the receiver. Their time is the client's."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.doors.plain.sending import PassingBody
+from tests.unit.hosting.doors.test_plain_door import Bench
 
 
 async def of(queue: asyncio.Queue[bytes]) -> AsyncIterator[bytes]:
@@ -79,3 +80,16 @@ async def test_nothing_waits_for_a_slow_client_once_it_is_closed() -> None:
         await asyncio.wait_for(whole(body), 0.01)
     await body.close()
     assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+def test_a_client_gives_the_time_of_its_file() -> None:
+    bench = Bench()
+    for status in (201, 204):
+        made = bench.ask("PUT", "/f", b"hello", X_OC_Mtime="1600000000")
+        assert (made.status, made.headers["X-OC-Mtime"]) == (status, "accepted")
+        assert bench.ask("HEAD", "/f").headers["Last-Modified"] == "Sun, 13 Sep 2020 12:26:40 GMT"
+    for bad in ("-1", "1.5", "yesterday", "\u0661", "9" * 13):
+        refused = bench.ask("PUT", "/g", b"hello", X_OC_Mtime=bad)
+        assert (refused.status, "X-OC-Mtime" in refused.text) == (400, True), bad
+    assert bench.ask("HEAD", "/g").status == 404
+    assert "X-OC-Mtime" not in bench.ask("PUT", "/g", b"hello").headers
