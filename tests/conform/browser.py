@@ -32,6 +32,12 @@ from tests.support.polling import poll
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 WAIT_S = 300
 """A browser on a busy machine takes a minute to start."""
+DROP = """\
+const dragged = new DataTransfer();
+dragged.items.add(new File([new Uint8Array(3000000)], 'dropped'));
+document.body.dispatchEvent(new DragEvent('drop', {dataTransfer: dragged, bubbles: true, cancelable: true}));
+return document.querySelector('#told progress').getAttribute('aria-label')"""
+"""Drops a file on the page; returns the name that its progress bar has."""
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--ignore-certificate-errors"]
 
 
@@ -163,6 +169,9 @@ def look(cluster: Cluster, scratch: Path) -> None:
             cluster.request("GET", f"{cluster.files_url}/box/a%20name%20&%20%3Cb%3E.txt?proxy").body
             == file.read_bytes()
         )
+        assert window.run(DROP) == "dropped", "a bar says how far it is"
+        poll(lambda: "dropped" in window.names(), WAIT_S, what="the dropped file is on the page")
+        assert cluster.request("GET", f"{cluster.files_url}/box/dropped?proxy").body == bytes(3_000_000)
         assert window.complaints() == []
         window.choose("#pick", file)
         window.agrees()
