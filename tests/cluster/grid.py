@@ -6,7 +6,7 @@ nordugrid-arc-plugins-arcrest`. Cluster and A-REX (fork, one job after another) 
 Each job reads an `https:` and a `davs:` file, and writes one into a collection that is not there. Of every output the
 bytes, the owner and the audit line are checked; the directory of a run that failed is kept. Rounds:
 - quiet
-- a Shepherd killed while inputs are staged in
+- a Shepherd that holds an input killed while inputs are staged in
 - one killed while outputs are staged out
 - a Bartender killed between
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.cluster.harness import Cluster, runs
-from tests.cluster.load import put
+from tests.cluster.load import locations, put
 from tests.cluster.test_full_disk import JANE
 from tests.support.polling import poll
 
@@ -206,7 +206,7 @@ def fault(grid: Grid, name: str) -> None:
     """Kill the node that this round is for, once a job is in the round's stage; the supervisor starts it again."""
     stage, victim = {
         "quiet": ("", ""),
-        "stage-in": ("PREPARING", "shepherd1"),
+        "stage-in": ("PREPARING", holder(grid.cluster, "/in/one")),
         "between": ("INLRMS", "core1"),
         "stage-out": ("FINISHING", "shepherd2"),
     }[name]
@@ -215,6 +215,16 @@ def fault(grid: Grid, name: str) -> None:
     poll(lambda: stage in (grid.states() or {}).values(), JOB_S, what=f"a job is in {stage}")
     old = grid.cluster.kill(victim)
     grid.cluster.wait_restarted(victim, old)
+
+
+def holder(cluster: Cluster, path: str) -> str:
+    """Return a Shepherd that has a whole copy of a file."""
+
+    async def places() -> Mapping[str, str]:
+        async with cluster.client("user") as client:
+            return await locations(client, path)
+
+    return next(cluster.named(at) for at, state in asyncio.run(places()).items() if state == "alive")
 
 
 def output(grid: Grid, name: str, expected: str) -> str:
