@@ -84,12 +84,23 @@ async def test_an_approved_librarian_that_a_shepherd_does_not_name_hears_of_it(g
 
 
 async def test_a_core_that_starts_alone_tells_what_it_waits_for(own_cluster: Callable[..., Cluster]) -> None:
-    """It is as after a power cut of all hosts when one is back: its administrator gets answers, users go elsewhere."""
+    """It is as after a power cut of all hosts when one is back: its administrator gets answers, users go elsewhere.
+    Before, it loses its majority: the page of the cluster shows what it knows."""
     cluster = own_cluster(restart=False, replicas=3)
     # On a busy machine the others wait for longer than they keep quiet about it.
     cluster.expect_log("registry unreachable for|no Librarian has answered a heartbeat")
-    for name in cluster.core_names:
+    for name in ("core2", "core3"):
         cluster.kill(name)
+    for path, status in (("", 503), ("?cluster", 200)):  # the page of the cluster is for just this
+
+        def answered(url: str = f"{cluster.files_url}/{path}", wanted: int = status) -> str:
+            answer = cluster.request("GET", url, "admin")
+            return answer.text if answer.status == wanted else ""
+
+        page = await poll_async(partial(asyncio.to_thread, answered), 60.0, tolerate=OSError, what=f"{path} {status}")
+    assert [f"<caption>{title}" in page for title in ("Healing", "Shepherds", "Background work")] == [True] * 3
+    assert cluster.url("shepherd1") in page
+    cluster.kill("core1")
     cluster.start_node("core1")
     call = Call()
 

@@ -42,8 +42,8 @@ caption{{text-align:left;font-weight:bold}}td{{overflow-wrap:anywhere}}figure{{m
 .bad{{color:#c30;font-weight:bold}}@media(prefers-color-scheme:dark){{.bad{{color:#f76}}}}
 """
 POLICY: Final = frame.policy(STYLE)
-PART_S: Final = 6.0
-"""Longest wait for a part: more than that of the jobs for a stuck node (`net.node_jobs`)."""
+PART_S: Final = 15.0
+"""Longest wait for a part. A Librarian without an A-Hash may answer with what it knows only when its tries end."""
 
 T = TypeVar("T")
 Jobs = Mapping[str, NodeJobs | CheloniaError]
