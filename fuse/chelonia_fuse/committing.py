@@ -92,6 +92,7 @@ class FileCommitter:
             if self._cluster.is_away:
                 with contextlib.suppress(OSError):  # a full disk: then it is tried all the same
                     await self._keep(inode)
+                    _LOG.info("close %s: the cluster is away: %s", self._inodes.place(inode), _kept_in(copy))
                     return
             if (not copy.queued or inode.guid in self._packed) and self.behind.takes(inode, copy):
                 try:
@@ -252,12 +253,7 @@ class FileCommitter:
         if inode.gone:
             return
         path = self._inodes.place(inode)
-        _LOG.warning(
-            "close %s: %s: it is kept in %s and will be committed later",
-            path,
-            error,
-            inode.copy.path if inode.copy is not None else "",
-        )
+        _LOG.warning("close %s: %s: %s", path, error, _kept_in(inode.copy))
 
     async def _pack(self, inode: Inode, copy: CachedCopy) -> None:
         """Keep a small file for a commit that begins at once."""
@@ -612,6 +608,10 @@ class FileCommitter:
         """The place of a file, or its place when it was closed."""
         place = self._inodes.place(inode)
         return place if place.parts or copy.place is None else copy.place
+
+
+def _kept_in(copy: CachedCopy | None) -> str:
+    return f"it is kept in {copy.path if copy is not None else ''} and will be committed later"
 
 
 def _names(current: Looked) -> set[str]:

@@ -25,6 +25,7 @@ from chelonia.core import bounds
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Content, Done, Splice, When
 from chelonia_clients.client import new_call
+from chelonia_fuse.cluster import DEADLINE_S
 from chelonia_fuse.lookups import VALID_S
 from chelonia_fuse.mounting import READ_MS
 from chelonia_fuse.options import INODES_MIN
@@ -356,6 +357,49 @@ def test_an_unmount_while_the_cluster_is_away_says_which_files_wait(
         mount.end()
     finally:
         mount.abandon()
+
+
+def test_what_is_closed_without_a_cluster_outlives_the_mount_beside_what_others_write(
+    two: tuple[Mount, Mount], cluster: Cluster, tmp_path: Path
+) -> None:
+    other, mount = two[0].path, Mount(cluster, two[0].place, tmp_path / "m", tmp_path / "cache").start()
+    names = {"cached": b"cached", "both": b"before", "mine": b"before"}
+    try:
+        for name, data in names.items():
+            (mount.path / name).write_bytes(data)
+        with stopped(cluster, *cluster.names):
+            for _ in range(2):  # after the first one the mount knows that the cluster is away
+                argv = ["cat", str(mount.path / "cached")]
+                done = subprocess.run(argv, capture_output=True, timeout=DEADLINE_S * patience(), check=True)
+                assert done.stdout == b"cached"
+            for name in ("both", "mine"):
+                with (mount.path / name).open("r+b") as file:
+                    file.write(b"closed")
+            mount.kill()
+        poll(lambda: _written(other / "both", b"theirs"), what="the cluster is back")
+        mount.start()
+        poll(lambda: (other / "mine").read_bytes() == b"closed", what="the next mount commits it")
+        poll(lambda: list(other.glob("both.conflict-*")), what="it keeps what it cannot commit")
+        (kept,) = other.glob("both.conflict-*")
+        assert (kept.read_bytes(), (other / "both").read_bytes()) == (b"closed", b"theirs")
+        mount.end()
+    finally:
+        mount.abandon()
+    for line in (
+        "close /mounted/both: .*it is kept in .*and will be committed later",
+        "2 files were closed before and not committed; they are committed now",
+        f"/mounted/both was changed by somebody else while it was changed here: .*is kept as /mounted/{kept.name}",
+        "/mounted/mine is committed now",
+    ):
+        assert re.search(line, mount.log()), line
+
+
+def _written(path: Path, data: bytes) -> bool:
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        return error.errno != errno.EIO
+    return True
 
 
 def test_who_waits_for_a_cluster_that_is_away_can_be_interrupted(two: tuple[Mount, Mount], cluster: Cluster) -> None:
