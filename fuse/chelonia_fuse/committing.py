@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import time
 from collections.abc import Iterator
@@ -243,7 +242,7 @@ class FileCommitter:
         """Write a record anew before bytes that it promises are cut: for these the next mount would commit zeros."""
         if copy.queued and inode.guid not in self._packed:
             try:
-                os.fdatasync(copy.file())  # also what came since `sync`
+                copy.sync_now()  # also what came since `sync`
                 self._journal.write(self._record(inode, copy))
             except OSError as error:
                 _LOG.error("the cache directory: %s: if the mount dies, zeros stand for what was cut", error)
@@ -315,11 +314,13 @@ class FileCommitter:
         packed = list(self._packed.records())
         self._journal.claim(cluster, is_free=not (records or packed))
         self._cache.clear({record.data for record in records.values()}, self._journal.unreadable)
-        for record, data in packed:
-            if record.guid not in records:  # else that record is later: the file was closed again, and not packed
-                self._cache.keep(record.guid, data)
-                self._journal.write(record)
-                records[record.guid] = record
+        left = [each for each in packed if each[0].guid not in records]  # else that record is later: of another close
+        for record, data in left:
+            self._cache.keep(record.guid, data)
+        self._journal.begin()
+        for record, _ in left:
+            self._journal.write(record)
+            records[record.guid] = record
         self._packed.clear()
         for record in records.values():
             guid = Guid(record.guid)
@@ -331,7 +332,7 @@ class FileCommitter:
                 attributes = Attributes(guid, TYPE_FILE, 0, ANONYMOUS)  # gone, or not visible: its commit will fail
             inode = self._inodes.seen(attributes)
             staged = record.staged()
-            inode.copy = CachedCopy(self._cache.path(record.data), staged, queued=True)
+            inode.copy = CachedCopy(self._cache.path(record.data), staged, queued=True, named=record.data)
             inode.copy.cut(record.size)  # what was not closed may be behind, and would be there once it is longer
             inode.copy.set(record.setting())
             inode.copy.commit, inode.copy.earlier = record.commit, record.sent(staged)

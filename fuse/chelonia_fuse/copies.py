@@ -94,6 +94,7 @@ class CachedCopy:
         read_at: offset of the last read.
         pinned: all bytes must stay here: its last name is about to go, or has gone.
         left: the file that had the bytes before, which a record may still promise; None: there is none.
+        named: the name of its file that survives a power cut; "": none is known to.
     """
 
     path: Path
@@ -119,6 +120,7 @@ class CachedCopy:
     read_at: int = 0
     pinned: bool = False
     left: Path | None = None
+    named: str = ""
 
     @property
     def changed(self) -> bool:
@@ -276,7 +278,7 @@ class CachedCopy:
             path.unlink()
             raise
         self._close()
-        self.fd, self.path, self.left = fd, path, self.path
+        self.fd, self.path, self.left, self.named = fd, path, self.path, ""
 
     def renewed(self) -> None:
         """Note that the record is of this state, or gone: the file that had the bytes before can go."""
@@ -297,8 +299,18 @@ class CachedCopy:
                 yield self.read(at, min(bounds.CHUNK_BYTES, end - at))
 
     async def sync(self) -> None:
-        """Sync its bytes to this machine's disk."""
-        await asyncio.to_thread(os.fdatasync, self.file())
+        """Sync its bytes to this machine's disk, and the name of a new file. Raises: OSError."""
+        await asyncio.to_thread(self._sync, self.file(), self.path)
+
+    def sync_now(self) -> None:
+        """Sync as `sync`."""
+        self._sync(self.file(), self.path)
+
+    def _sync(self, fd: int, path: Path) -> None:
+        os.fdatasync(fd)
+        if self.named != path.name:
+            sync_directory(path.parent)
+            self.named = path.name
 
     def close(self) -> None:
         """Close its file; bytes in memory are written to it first. Raises: OSError."""
@@ -429,6 +441,23 @@ class Cache:
     def inodes(self) -> list[Inode]:
         """Return all inodes that have a copy."""
         return list(self._inodes.values())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable. Raises: OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, all durable. Raises: OSError."""
+    if not path.is_dir():
+        make_directory(path.parent)
+        path.mkdir(exist_ok=True, mode=0o700)
+    sync_directory(path.parent)
 
 
 def _is_idle(inode: Inode) -> bool:

@@ -23,7 +23,7 @@ from msgspec import structs
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
-from chelonia_fuse.copies import CachedCopy, SentState
+from chelonia_fuse.copies import CachedCopy, SentState, sync_directory
 from chelonia_fuse.staging import Range, Ranges, Staged
 
 TURN_BYTES: Final = 16 << 20
@@ -115,29 +115,24 @@ class StagingJournal:
     def claim(self, cluster: str, *, is_free: bool) -> None:
         """Note whose changes it has; "": unknown. Raises: BAD_CONFIG when it has some of another (not `is_free`)."""
         path = self._directory.with_name("cluster")
-        with contextlib.suppress(FileNotFoundError):
-            if cluster and not is_free and path.read_text() not in ("", cluster):
-                cause = (
-                    "files closed on a mount of another cluster wait here: mount that one to commit them, or give "
-                    f"-o cache=DIR (if it is the same one, rebuilt: remove {path})"
-                )
-                raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
-        if cluster:
-            path.write_text(cluster)
+        known = path.read_text() if path.exists() else ""
+        if cluster and not is_free and known not in ("", cluster):
+            cause = (
+                "files closed on a mount of another cluster wait here: mount that one to commit them, or give "
+                f"-o cache=DIR (if it is the same one, rebuilt: remove {path})"
+            )
+            raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
+        if cluster not in ("", known):
+            _write_whole(path, cluster.encode())
+
+    def begin(self) -> None:
+        """Make durable what the cache directory has, before a record promises it. Raises: OSError."""
+        for name in ("data", "packed", ""):
+            sync_directory(self._directory.parent / name)
 
     def write(self, record: JournalRecord) -> None:
         """Write a record durably, in place of an earlier one of the same file. Raises: OSError."""
-        path = self._path(record.guid)
-        new = path.with_suffix(".new")
-        try:
-            with new.open("wb") as file:
-                file.write(msgspec.json.encode(record))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(path)
-        except OSError:
-            new.unlink(missing_ok=True)
-            raise
+        _write_whole(self._path(record.guid), msgspec.json.encode(record))
         self._sync()
 
     def remove(self, guid: str) -> None:
@@ -174,11 +169,7 @@ class StagingJournal:
         return self._directory / f"{guid}.json"
 
     def _sync(self) -> None:
-        fd = os.open(self._directory, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(self._directory)
 
 
 class PackedJournal:
@@ -279,6 +270,19 @@ class PackedJournal:
             raise
         self._unsynced.add(at)
         self._size += len(body) if at == self._at else 0
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    new = path.with_suffix(".new")
+    try:
+        with new.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except OSError:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def count_waiting(directory: Path) -> int:

@@ -26,7 +26,7 @@ from chelonia.hosting.transfer.front import HttpBytes
 from chelonia_fuse import kernel
 from chelonia_fuse.cluster import MountedCluster
 from chelonia_fuse.committing import FileCommitter
-from chelonia_fuse.copies import Cache
+from chelonia_fuse.copies import Cache, make_directory
 from chelonia_fuse.errors import AGAIN
 from chelonia_fuse.filesystem import FileSystem
 from chelonia_fuse.inodes import Inodes
@@ -217,7 +217,7 @@ def find_stranded(options: Options) -> list[Stranded]:
 @contextlib.contextmanager
 def _locked(directory: Path, owner: str) -> Iterator[None]:
     """Keep a cache directory from a second mount. Raises: BAD_CONFIG."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_directory(directory)
     with (directory / "lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
