@@ -431,11 +431,16 @@ class FileCommitter:
             place=LogicalName(inode.guid, ()) if by_guid else self._inodes.place(inode),
             plan=plan,
             body=partial(copy.chunks, plan.ranges),
-            wanted=inode.attributes.wanted or self._cluster.wanted,
+            wanted=self._wanted(inode.attributes),
             setting=setting,
             when=When(etags=(copy.staged.etag,), guid=inode.guid),
             etag=etag,
         )
+
+    def _wanted(self, stored: Attributes) -> int:
+        """Return the copies wanted of a file. One that was made empty has the cluster's number until it has bytes."""
+        is_chosen = stored.size > 0 or stored.wanted != bounds.REPLICAS_DEFAULT
+        return stored.wanted if stored.wanted and is_chosen else self._cluster.wanted
 
     def _done(self, inode: Inode, copy: CachedCopy, plan: Plan, attributes: Attributes) -> None:
         if copy.place is not None and not copy.pinned:  # of an earlier mount: what was not closed may be in its file

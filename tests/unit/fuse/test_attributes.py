@@ -13,7 +13,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
 from chelonia.core.names import parse_ln
-from chelonia.core.ports.files import Done, Set, Setting
+from chelonia.core.ports.files import Done, Set, Setting, When, Write
 from chelonia_fuse.options import Options
 from chelonia_fuse.stats import shown
 from chelonia_fuse.xattrs import Xattrs
@@ -166,3 +166,15 @@ async def test_an_open_file_without_a_name_is_changed_as_any_other_but_keeps_no_
             await answer
         assert refused.value.errno == number
     await mount.close(handle)
+
+
+async def test_new_files_get_the_copies_that_the_user_has_set(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    """They got three, as they are made empty, and without a number."""
+    for name, size in (("small", 5), ("large", 300_000)):
+        await mount.write(name, bytes(size))
+        assert (await other.find(name)).attributes.wanted == 2
+    memory.write(Write(parse_ln("/there"), when=When(absent=True)), b"five", 5)
+    await mount.write("there", b"more")
+    assert (await other.find("there")).attributes.wanted == 5, "a file keeps its number"
