@@ -31,6 +31,9 @@ from chelonia_fuse.xattrs import STATUS
 
 TYPE: Final = "fuse.chelonia"
 READY: Final = "mounted"
+IN_BACKGROUND: Final = "CHELONIA_MOUNT_IN_BACKGROUND"
+"""Variable of the environment of a mount that leaves the session of its caller once it is mounted. An automount waits
+for the mount, and lets only the process group that systemd has begun for it through to the directory."""
 SWITCH_S: Final = 0.000_5
 """How long a thread waits for the interpreter while others run. The default 5 ms would be paid for each sync, and for
 each name that the kernel has to forget."""
@@ -83,6 +86,8 @@ async def mount(request: Request, bartenders: Sequence[str], http: HttpClient, r
     mounted = Mount(MountConnection(bartenders, http, replicas), parse_ln(request.ln), mountpoint, options)
 
     def ready() -> None:
+        if os.environ.pop(IN_BACKGROUND, ""):
+            os.setsid()
         notify_systemd()
         request.write(f"{READY} {request.ln} at {request.mountpoint}; end it by `chelonia umount {request.mountpoint}`")
 
@@ -118,7 +123,7 @@ def in_background(argv: Sequence[str], log: str) -> str:
     process = subprocess.Popen(
         [sys.executable, "-m", "chelonia_clients.cli", *argv],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=out,
-        start_new_session=True,
+        env={**os.environ, IN_BACKGROUND: "1"},
     )  # fmt: skip
     os.close(out)
     assert process.stdout is not None, "it is a pipe"

@@ -1,5 +1,5 @@
 """The units under a booted systemd, in namespaces of this machine: the limits of a node's sandbox, and the end of one
-that hangs.
+that hangs. Mounts by their unit, by a line of fstab and by an automount.
 
 Nothing is left behind: files are in a layer of memory above this machine's.
 """
@@ -42,6 +42,8 @@ for each in proc sysfs:sys cgroup2:sys/fs/cgroup tmpfs:run tmpfs:tmp tmpfs:dev; 
 done
 for each in null:3 zero:5 full:7 random:8 urandom:9; do mknod -m 666 dev/${{each%%:*}} c 1 ${{each#*:}}; done
 mknod -m 666 dev/tty c 5 0
+mknod -m 666 dev/fuse c 10 229
+mknod -m 600 dev/autofs c 10 235
 mkdir dev/pts dev/shm
 mount -t devpts -o newinstance,ptmxmode=0666 none dev/pts
 ln -s pts/ptmx dev/ptmx
@@ -51,13 +53,19 @@ for each in cheloniad:chelonia.hosting.cheloniad chelonia:chelonia_clients.cli; 
     {{
         echo "#!/opt/python/bin/python{version} -P"
         echo "import sys"
-        echo "sys.path[:0] = [\"/opt/source\", \"/opt/source/clients\", \"/opt/site\"]"
+        echo "sys.path[:0] = [\"/opt/source\", \"/opt/source/clients\", \"/opt/source/fuse\", \"/opt/site\"]"
         echo "from ${{each#*:}} import main"
         echo "sys.exit(main())"
     }} > usr/local/bin/${{each%%:*}}
     chmod 755 usr/local/bin/${{each%%:*}}
 done
-cp opt/source/systemd/chelonia@.service opt/source/systemd/chelonia.target etc/systemd/system/
+{{
+    echo "#!/bin/sh"
+    echo "export PYTHONPATH=/opt/source:/opt/source/clients:/opt/source/fuse:/opt/site"
+    echo "exec /opt/python/bin/python{version} -P -m chelonia_clients.mount_helper \"\$@\""
+}} > usr/sbin/mount.chelonia
+chmod 755 usr/sbin/mount.chelonia
+cp opt/source/systemd/chelonia*.service opt/source/systemd/chelonia.target etc/systemd/system/
 cp opt/source/systemd/chelonia.sysusers.conf usr/lib/sysusers.d/chelonia.conf
 rm -rf etc/systemd/system/*.wants etc/chelonia etc/grid-security var/lib/chelonia
 for each in udevd udev-trigger modules-load networkd resolved timesyncd logind sysctl; do
@@ -126,6 +134,23 @@ class Booted:
         poll(removed, what="its processes are gone", tolerate=OSError)
 
 
+KEYS = "/etc/chelonia/mounts"
+BARTENDER = "https://one.example.org:60000/Bartender"
+MOUNT_UNIT = f"""\
+LN=/lab
+DIRECTORY=/mnt/lab
+OPTIONS=allow_other,cache=/var/cache/chelonia
+ARC_BARTENDER_URL={BARTENDER}
+X509_USER_CERT={KEYS}/cert.pem
+X509_USER_KEY={KEYS}/key.pem
+CHELONIA_REPLICAS=1
+"""
+FSTAB = (
+    "/lab /mnt/lab chelonia _netdev,noauto,x-systemd.automount,allow_other,cache=/var/cache/fstab,"
+    f"bartender={BARTENDER},cert={KEYS}/cert.pem,key={KEYS}/key.pem 0 0"
+)
+
+
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Booted]:
     booted = Booted(tmp_path)
@@ -166,3 +191,37 @@ def test_nodes_live_within_the_sandbox_of_their_unit(machine: Booted) -> None:
     assert [machine.shown(node, "Result") for node in NODES] == ["success"] * len(NODES)
     machine.run("sh", "-c", f"! pgrep -f '{GUARD}'")
     assert not LOUD.findall(said := machine.run("journalctl", "-u", "chelonia@*", "-o", "cat")), said
+
+
+@pytest.mark.capability("fuse", "command:fusermount3")
+def test_the_unit_and_the_fstab_line_of_a_mount(machine: Booted) -> None:
+    def sh(*lines: str, patient: bool = False) -> str:
+        return machine.run("sh", "-euc", "\n".join(lines), patient=patient)
+
+    sh(f"mkdir -p {HOME} /mnt/lab", "systemd-sysusers", "cheloniad init one.example.org", "systemctl daemon-reload")
+    machine.run("systemctl", "enable", "--now", *NODES)
+    sh("chelonia admin status | grep '1 alive'", patient=True)
+    sh(
+        f"mkdir {KEYS}",
+        *(f"install -m 0400 /etc/grid-security/host{each}.pem {KEYS}/{each}.pem" for each in ("cert", "key")),
+    )
+    sh("chelonia mkdir /lab", "chelonia policy /lab change /O=Grid/O=Chelonia/CN=host/one.example.org +read +addEntry")
+
+    sh(
+        f"printf '%s' '{MOUNT_UNIT}' > {KEYS}/lab.env",
+        "systemctl start chelonia-mount@lab",
+        "echo hello > /mnt/lab/sent",
+    )
+    assert sh("systemctl stop chelonia-mount@lab", "ls -A /mnt/lab", "chelonia cat /lab/sent") == "hello\n"
+    assert sh("systemctl start chelonia-mount@lab", "cat /mnt/lab/sent") == "hello\n"
+    machine.run("systemctl", "stop", "chelonia-mount@lab")
+    assert machine.shown("chelonia-mount@lab", "Result") == "success"
+
+    sh(f"echo '{FSTAB}' >> /etc/fstab", "mount -fav", "CHELONIA_REPLICAS=1 mount /mnt/lab", "mount -a")
+    assert sh("findmnt -nt fuse.chelonia -o TARGET", "cat /mnt/lab/sent") == "/mnt/lab\nhello\n"
+    assert sh("echo again > /mnt/lab/new", "umount /mnt/lab", "ls -A /mnt/lab") == ""
+    sh("systemctl daemon-reload", "systemctl start mnt-lab.automount")
+    assert sh("cat /mnt/lab/new", "findmnt -nt fuse.chelonia -o TARGET") == "again\n/mnt/lab\n"
+    stop = "systemctl stop mnt-lab"
+    assert sh(f"{stop}.automount", f"{stop}.mount", "findmnt -nt fuse.chelonia || true") == ""
+    assert not LOUD.findall(said := machine.run("journalctl", "-u", "chelonia-mount@*", "-o", "cat")), said

@@ -31,6 +31,20 @@ def test_a_mount_in_the_background_that_ends_tells_what_the_system_refused(
         command.in_background(["mount", "/", "/mnt"], str(tmp_path / "log"))
 
 
+def test_a_mount_in_the_background_is_of_the_group_of_its_caller_until_it_is_mounted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An automount let no other group through to the directory, and waited for the mount for ever."""
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\necho mounted $(cut -d ' ' -f 5 /proc/$$/stat) ${command.IN_BACKGROUND}\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(script))
+    begun, popen = list[subprocess.Popen[bytes]](), subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **words: begun.append(popen(*args, **words)) or begun[-1])
+    assert command.in_background(["mount", "/", "/mnt"], str(tmp_path / "log")) == f"mounted {os.getpgrp()} 1"
+    begun[0].wait()
+
+
 def test_a_unit_is_told_once_the_directory_can_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unit = Path(__file__).parents[3] / "systemd" / "chelonia-mount@.service"
     assert "Type=notify" in unit.read_text().splitlines()
