@@ -282,7 +282,7 @@ async def test_what_two_mounts_write_over_a_network_that_loses_answers_is_in_the
     for number in range(40):
         who, network.loses = chosen.randrange(2), chosen.choice([0.0, 0.0, 0.5, 1.0])
         trial, handle = trials[who], handles[who]
-        trial.system._cluster.away_until_s = time.monotonic() + chosen.choice([0, 0, 60])
+        trial.system._cluster.is_away = chosen.choice([False, False, True])
         with suppress(CheloniaError):
             match chosen.choice(["write", "write", "write", "flush", "flush", "sync", "work off", "die"]):
                 case "write":
@@ -299,7 +299,7 @@ async def test_what_two_mounts_write_over_a_network_that_loses_answers_is_in_the
                     closed |= written[who]
     network.loses = 0.0
     for trial, handle in zip(trials, handles, strict=True):
-        trial.system._cluster.away_until_s = 0.0
+        trial.system._cluster.is_away = False
         await trial.close(handle)
         await trial.committer.work_off()
     third = await mounted(memory, tmp_path / "third")
