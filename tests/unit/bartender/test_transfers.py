@@ -15,7 +15,7 @@ from chelonia.bartender.shepherds import Shepherds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import ByteRange, Extent
-from chelonia.core.contents.uploads import BeginPut, Begun, PiecePlace
+from chelonia.core.contents.uploads import NO_PLACE, BeginPut, Begun, PiecePlace
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, BlobId, Dn, Guid, Ms
 from chelonia.core.metadata import Triple
@@ -531,16 +531,14 @@ async def test_replacing_bytes_first(stage: Stage) -> None:
     await stage.add_shepherds(*SHEPHERDS)
     await stage.file("/f")
     guid = await stage.guid("/f")
-    refused = await place(stage, "/f", replaces=False)
-    assert failure_kind(refused) is Kind.PRECONDITION
+    assert failure_kind(await place(stage, "/f", replaces=False)) is Kind.PRECONDITION
     assert await write(stage, "/f", await placed(stage, "/f")) == ""
     assert await stage.guid("/f") == guid
 
 
 @scene
 async def test_a_place_needs_a_replica(stage: Stage) -> None:
-    refused = await place(stage, "/f", needed=0)
-    assert failure_kind(refused) is Kind.BAD_REQUEST
+    assert failure_kind(await place(stage, "/f", needed=0)) is Kind.BAD_REQUEST
 
 
 def token(name: str = "f") -> PutToken:
@@ -551,14 +549,13 @@ def token(name: str = "f") -> PutToken:
     return PutToken(begin, Begun(Guid("g"), BlobId("b"), "seal"), "md5")
 
 
+@pytest.mark.parametrize("at", [NO_PLACE, PiecePlace(17, 10_240, (ByteRange(8192, 100), ByteRange(9000, 50)))])
 @pytest.mark.parametrize("name", ["f", "naïve ☃", "x" * 255])
-def test_a_token_comes_back_as_it_was(name: str) -> None:
-    text = encode(token(name), KEY)
-    assert decode(text, KEY) == token(name)
+def test_a_token_comes_back_as_it_was(name: str, at: PiecePlace) -> None:
+    made = replace(token(name), begin=replace(token(name).begin, piece=True, at=at))
+    text = encode(made, KEY)
+    assert decode(text, KEY) == made
     assert all(char.isalnum() or char in "-_." for char in text)
-    place = PiecePlace(17, 10_240, (ByteRange(8192, 100), ByteRange(9000, 50)))
-    piece = replace(token(name), begin=replace(token(name).begin, piece=True, at=place))
-    assert decode(encode(piece, KEY), KEY) == piece
 
 
 def test_the_token_of_the_document() -> None:
