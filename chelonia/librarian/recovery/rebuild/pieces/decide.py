@@ -11,8 +11,10 @@ Reasoning: docs/design/020-contents.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
@@ -117,6 +119,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
     whole, missing = 0, list[ByteRange]()
     later = [each for each in found if each.created_ms >= base.newest_ms]
     later.sort(key=lambda each: (each.created_ms, each.place.version, each.blob))
+    misdated = _misdated(later)
     for number, piece in enumerate(later):
         place, known = piece.place, piece.free and piece.place != NO_PLACE
         if known and not piece.sure:
@@ -124,7 +127,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
             if _is_sent_again(piece, before, after):
                 continue
             known = _is_proven(piece, after)
-        if not known or place.size < size or not _in_order(piece, out, version):
+        if not known or piece.blob in misdated or place.size < size or not _in_order(piece, out, version):
             break  # a file that was longer before was cut: some of its bytes must not come back
         out.append(piece)
         if place.size > size:
@@ -133,7 +136,22 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
             missing = [part for each in missing for part in _without(each, span)]
         size, version = max(place.size, place.spans[-1].end), place.version
         whole = whole if missing else len(out)
+    assert all(one.place.version <= other.place.version for one, other in pairwise(out)), "versions rise"
     return tuple(out[:whole])
+
+
+def _misdated(later: Sequence[FoundPiece]) -> set[BlobId]:
+    """Return the pieces that a later one contradicts: it was placed on an older version, so some clock is wrong. After
+    a pause as long as clocks may differ nothing contradicts: a rebuild counts versions anew."""
+    out, least, date = set[BlobId](), math.inf, math.inf
+    for piece in reversed(later):
+        least = least if piece.created_ms >= date - COMMIT_SLACK_MS else math.inf
+        if piece.place.version > least:
+            out.add(piece.blob)
+        least = least if piece.place == NO_PLACE else min(least, piece.place.version)
+        date = piece.created_ms
+    assert not later or later[-1].blob not in out, "nothing is later than the last"
+    return out
 
 
 def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
@@ -178,6 +196,7 @@ def _in_order(piece: FoundPiece, before: Sequence[FoundPiece], version: int) -> 
 
 def request_for(guid: Guid, piece: FoundPiece) -> SpliceFile:
     """Return the splice of a piece over its file."""
+    assert piece.free, "`following` has chosen it"
     place, nobody = LogicalName(guid, ()), Dn("")
     begin = BeginPut(Guid(""), "", place, nobody, {}, 1, -1, Checksums(), Ms(0), named=False, replaces=guid)
     return SpliceFile(begin, (), piece.extents)
