@@ -109,13 +109,13 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A commit. `ranges`: the bytes to send, in order, as one blob; `whole`: nothing of the base stays. `cuts`: the
-    base was longer."""
+    """A commit. `ranges`: the bytes to send, in order, as one blob; `whole`: nothing of the base stays. `resizes`: it
+    cuts the base, or zeros follow on all bytes."""
 
     size: int
     ranges: tuple[Range, ...] = ()
     whole: bool = False
-    cuts: bool = False
+    resizes: bool = False
 
     @property
     def plain(self) -> bool:
@@ -125,7 +125,7 @@ class Plan:
     @property
     def adds(self) -> bool:
         """Whether the bytes to send are laid over a base that stays, and where can be said in a record."""
-        return not (self.whole or self.cuts) and 0 < len(self.ranges) <= bounds.PLACED_SPANS_MAX
+        return not (self.whole or self.resizes) and 0 < len(self.ranges) <= bounds.PLACED_SPANS_MAX
 
     @property
     def length(self) -> int:
@@ -205,7 +205,8 @@ class Staged:
         if many or (more and not self.missing(0, self.size)):
             return Plan(self.size, ((0, self.size),), whole=True)
         ranges = self._with_tails(joined(list(self.dirty), PIECES_MAX))
-        return Plan(self.size, ranges, whole=self.kept == 0, cuts=self.size < self.base)
+        end = max([self.base, *(end for _, end in ranges)])
+        return Plan(self.size, ranges, whole=self.kept == 0, resizes=self.size != end)
 
     def _with_tails(self, ranges: tuple[Range, ...]) -> tuple[Range, ...]:
         """The ranges of a commit, with last pieces that are written anew with the appended bytes."""

@@ -73,9 +73,10 @@ def _spans(content: Content, there: FoundEntry | None, size: int) -> tuple[ByteR
     """Return where a piece is laid over a file that keeps its other bytes, if its place can say that; else nothing."""
     spans = tuple(ByteRange(each.at, each.length) for each in content.extents)
     place = PiecePlace(spans=spans)
-    shortens = there is not None and 0 <= content.size < writing.size_of(there)
     said = place.length == size and place.extents(INLINED) == content.extents and are_placed(spans)
-    return spans if said and not shortens and not content.whole else ()
+    if there is None or content.whole or not said:
+        return ()
+    return spans if content.size in (-1, max(writing.size_of(there), spans[-1].end)) else ()
 
 
 def _begin(ports: Ports, turn: ElementCall, change: Write | Splice, inline: Inline) -> BeginPut:

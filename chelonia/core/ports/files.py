@@ -283,8 +283,8 @@ class Placing(msgspec.Struct, frozen=True):
     """A request for a place for a file's bytes. `size`: -1 if unknown, as empty checksums. `wanted`: copies. `parents`:
     the collections above it may be missing, as `Write.parents` will make them, but not `within`. `piece`: the bytes
     will be part of a file, by a `Content` or as a `Part`; `part`: as this one and no other. `at`: the bytes of the file
-    that a piece will be, in order, at most `bounds.PLACED_SPANS_MAX` spans. A sender that will shorten the file or
-    begin it anew gives none.
+    that a piece will be, in order, at most `bounds.PLACED_SPANS_MAX` spans. A sender that will give the
+    file another size than those do, or begin it anew, gives none.
     `reserving`: they will be a whole file in an existing collection, without a `Write`; `Placed.put` is then empty.
     `when`: if it does not hold, the bytes are refused before they are sent; the change that brings them repeats it."""
 

@@ -216,16 +216,18 @@ async def test_a_piece_in_the_message_is_recorded_with_its_place(stage: Stage, c
 
 
 @scene
-async def test_a_piece_that_cuts_its_file_or_makes_it_has_no_place(stage: Stage) -> None:
+async def test_a_piece_that_makes_its_file_or_gives_it_another_size_has_no_place(stage: Stage) -> None:
     await stage.add_shepherds("s1")
     made, cut = Content((Extent(0, SIZE, INLINED),)), Content((Extent(0, SIZE, INLINED),), size=SIZE)
-    grown = Content((Extent(SIZE, SIZE, INLINED),))
-    for content in (made, grown, cut):
+    grown, zeros = Content((Extent(SIZE, SIZE, INLINED),)), Content((Extent(0, SIZE, INLINED),), size=3 * SIZE)
+    for content in (made, grown, cut, zeros):
         change = Splice(at("/f"), replace(content, inline=Inline(DATA, 1)))
         (answer,) = await stage.bartender.files.apply(JOE, (change,))
         assert isinstance(answer, Done), answer
     names = [blob.facts.name for blob in stage.named("s1").small.values()]
-    assert names == [f"{PIECE_OF}/f", f"{PIECE_OF}version 1 of {SIZE} bytes at {SIZE}+{SIZE}: /f", f"{PIECE_OF}/f"]
+    assert names == [f"{PIECE_OF}/f", f"{PIECE_OF}version 1 of {SIZE} bytes at {SIZE}+{SIZE}: /f"] + 2 * [
+        f"{PIECE_OF}/f"
+    ]
 
 
 @scene

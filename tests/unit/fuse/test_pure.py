@@ -166,6 +166,10 @@ def test_a_commit_states_its_place_if_it_keeps_the_file_and_is_in_few_pieces() -
     assert not staged.plan().adds, "it cuts the file"
     staged.wrote((1 << 30) + 5, (1 << 30) + 9, append=False)
     assert staged.plan().adds, "zeros are sent for what was cut"
+    staged.resize(1 << 31)
+    assert not staged.plan().adds, "no piece says that zeros follow"
+    staged.resize((1 << 30) + 9)
+    assert staged.plan().adds
     for n in range(bounds.PLACED_SPANS_MAX):
         staged.wrote(10_000 * n, 10_000 * n + 1, append=False)
     assert not staged.plan().adds
