@@ -566,7 +566,8 @@ class Rebuilding:
     async def _take(self, basis: Basis, shepherd: ServiceId, every: Sequence[ReplicaRecord]) -> None:
         """Take in a page of records. In use, replicas of known blobs in their place are not listed: their Shepherd
         reports them, unless it has an order to erase them."""
-        items = [item for item in every if rebuild.is_late(item, basis) is basis.late]
+        sealed = [rebuild.as_sealed(item, basis.record_key) for item in every]
+        items = [item for item in sealed if rebuild.is_late(item, basis) is basis.late]
         ids = [blob_object(item.facts.blob) for item in items if item.facts]
         blobs = {obj.id: obj for obj in await self._on.records.get(self._on.call, list(dict.fromkeys(ids)))}
         listed: list[tuple[ReplicaRecord, Location, list[Element]]] = []

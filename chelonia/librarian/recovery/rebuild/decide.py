@@ -376,9 +376,7 @@ def _judge_genuine(facts: ReplicaFacts, context: RecordContext, basis: Basis) ->
         return RecordVerdict.DELETED
     if basis.begun_ms is not None and facts.created_ms < basis.begun_ms:
         return RecordVerdict.SHELTERED
-    if facts.name.startswith(PIECE_OF) or content_of(
-        context.file
-    ):  # `pieces` lays what is of a file, after all records
+    if facts.name.startswith(PIECE_OF) or content_of(context.file):  # `pieces` lays these, after all records
         return RecordVerdict.SHELTERED
     if type_of(context.file) == TYPE_FILE:
         return RecordVerdict.VERSION
@@ -398,6 +396,16 @@ def genuine(facts: ReplicaFacts, record_key: str) -> bool:
         return False
     measure = named_measure(name) if of_snapshot(facts) else None
     return measure in (None, (facts.size, facts.checksums.sha256))
+
+
+def as_sealed(record: ReplicaRecord, record_key: str) -> ReplicaRecord:
+    """Return a record with the number of copies that its seal covers: a copy made after a change states the new one."""
+    if record.facts is None or genuine(record.facts, record_key):
+        return record
+    every = (replace(record.facts, wanted=wanted) for wanted in range(bounds.REPLICAS_WANTED_MAX + 1))
+    facts = next((facts for facts in every if genuine(facts, record_key)), record.facts)
+    assert facts == replace(record.facts, wanted=facts.wanted), "nothing else of a record is altered"
+    return replace(record, facts=facts)
 
 
 def _agree(facts: ReplicaFacts, blob: StoredObject) -> bool:

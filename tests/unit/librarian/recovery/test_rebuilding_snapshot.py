@@ -14,8 +14,8 @@ import pytest
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Ms, ReferenceId, ServiceId
-from chelonia.core.ports.librarian import Delete
+from chelonia.core.ids import BlobId, Guid, Ms, ReferenceId, ServiceId, blob_object
+from chelonia.core.ports.librarian import Delete, SetWanted
 from chelonia.core.ports.shepherd import GetRequest, RecordPage, ReplicaStatOutcome, TurlOutcome
 from chelonia.core.rights.access import check_access
 from chelonia.core.values import replace
@@ -458,16 +458,35 @@ async def test_nothing_is_called_unknown_while_a_rebuild_is_not_through() -> Non
 
 @virtual
 async def test_a_replica_with_a_seal_of_other_facts_waits_for_one_that_is_believed() -> None:
-    """A copy made after a change of the wanted number bears the earlier seal: it must not cost the file its name."""
+    """As of an upload by a reserved name that replaced a file: it must not cost the file its name."""
 
     k = keepers()
     async with k.running(NO_SNAPSHOTS):
         guid, blob = await k.upload("/f")
     doubted = held(k, blob)[0]
-    doubted.facts = replace(doubted.facts, wanted=3)
+    doubted.facts = replace(doubted.facts, guid=Guid(k.ids.uuid()))
     async with rebuilt(k, NO_SNAPSHOTS) as (k, _):
         assert await k.paths() == {"/f": guid}
         assert len(await k.bench.locations(blob)) == 2
+
+
+@virtual
+async def test_copies_made_after_a_change_of_the_wanted_number_have_the_name_too() -> None:
+    k = keepers(5)
+    async with k.running(NO_SNAPSHOTS):
+        guid, blob = await k.upload("/f")
+        await k.bench.service.set_wanted(BARTENDER, SetWanted(guid, 3))
+
+        async def healed() -> bool:
+            return len(held(k, blob)) == 3
+
+        await k.until(healed)
+    for keeper in list(k.shepherds.values())[:2]:  # which it was uploaded to
+        keeper.disk.clear()
+    assert [kept.facts.wanted for kept in held(k, blob)] == [3]
+    async with rebuilt(k, NO_SNAPSHOTS) as (k, _):
+        assert await k.paths() == {"/f": guid}
+        assert (await k.bench.stored(blob_object(blob))).value("blob", "wanted") == "2"
 
 
 @virtual
