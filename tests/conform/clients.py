@@ -459,6 +459,22 @@ def same(tree):
     got = tree.arrays(["x", "y"], library="np")
     assert (got["x"] == x).all() and (got["y"] == y).all()
 """
+UPROOT_WRITES = (
+    UPROOT
+    + """\
+with uproot.recreate(path) as f:
+    f.mktree("t", {"x": "f8", "y": "i8"})
+    for n in range(0, 300000, 10000):
+        f["t"].extend({"x": x[n:n+10000], "y": y[n:n+10000]})
+"""
+)
+UPROOT_READS = (
+    UPROOT
+    + """\
+with uproot.open({path: "t"}) as t:
+    same(t)
+"""
+)
 
 
 def uproot(bench: Bench) -> list[Step]:
@@ -466,11 +482,7 @@ def uproot(bench: Bench) -> list[Step]:
         return told(bench, PYTHON, "-c", UPROOT + code, where)
 
     local = bench.scratch / "tree.root"
-    wrote = did(
-        "with uproot.recreate(path) as f:\n f.mktree('t', {'x': 'f8', 'y': 'i8'})\n"
-        " for n in range(0, 300000, 10000): f['t'].extend({'x': x[n:n+10000], 'y': y[n:n+10000]})",
-        str(local),
-    )
+    wrote = told(bench, PYTHON, "-c", UPROOT_WRITES, str(local))
     if wrote:
         bench.cluster.request("PUT", f"{bench.https}/tree.root", body=local.read_bytes())
     url = f"{bench.https}/tree.root?authz={bench.token('/tree.root')}"
@@ -482,7 +494,7 @@ def uproot(bench: Bench) -> list[Step]:
     )
     return [
         ("read by multi-range, no fallback", lambda: wrote and did(ranges, url)),
-        ("read by fsspec", lambda: wrote and did("with uproot.open({path: 't'}) as t: same(t)", url)),
+        ("read by fsspec", lambda: wrote and told(bench, PYTHON, "-c", UPROOT_READS, url)),
     ]
 
 

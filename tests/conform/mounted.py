@@ -3,6 +3,7 @@ root.
 
 Each proof is one function: it raises, or returns its result. One whose program is not installed is skipped and
 reported. The environment names checkouts of suites: PJDFSTEST (its directory, built), FSX (the binary: as in xfstests).
+CHELONIA_CONFORM_PYTHON is a Python with uproot.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import random
 import re
@@ -29,14 +31,17 @@ from chelonia.core.names import parse_ln
 from chelonia.core.ports.files import Content, Failure, Splice
 from chelonia_clients import connect
 from chelonia_clients.settings import Wish
+from chelonia_fuse.xattrs import STATUS
 from tests.cluster.harness import Cluster
 from tests.cluster.mounts import Mount
+from tests.conform.clients import PYTHON, UPROOT_READS, UPROOT_WRITES
 from tests.support.polling import poll
 
 KNOWN = {"rename/24": {4, 5, 8, 9}, "ftruncate/00": {19}, "truncate/00": {19}, "rename/00": {96}}
 """Checks of pjdfstest that fail, or may. Link counts of directories are not kept; the change time of an empty file that
 was made among many moves was wrong once (docs/operate/mount.md)."""
 FREEZE_S, BETWEEN_S = 5.0, 20.0
+LARGE = 4 << 20
 PROJECT = Path(__file__).parents[2]
 
 
@@ -267,40 +272,45 @@ def tar(desk: Desk) -> str:
     return f"{count} entries out in {took:.0f} s ({count / took:.0f}/s), equal; archived again by the other mount"
 
 
+def uproot(desk: Desk) -> str:
+    """A tree of ROOT, written in pieces on one mount and read on the other."""
+    if subprocess.run([PYTHON, "-c", "import uproot"], capture_output=True, check=False).returncode:
+        raise Skipped("CHELONIA_CONFORM_PYTHON has no uproot")
+    path = desk.new("uproot") / "tree.root"
+    desk.run(PYTHON, "-c", UPROOT_WRITES, path)
+    for each in (path, desk.two.path / "uproot/tree.root"):
+        desk.run(PYTHON, "-c", UPROOT_READS, each)
+    return f"300000 entries in 30 pieces, {path.stat().st_size} bytes, right on both mounts"
+
+
 def coherence(desk: Desk) -> str:
     """Two processes on two mounts: appended lines, names exchanged, lock files: nothing lost, nothing twice."""
     desk.new("both")
-    tops = [mount.path / "both" for mount in (desk.one, desk.two)]
-    rounds, failed = 30, list[BaseException]()
-
-    def play(who: int) -> None:
-        top = tops[who]
-        try:
-            for n in range(rounds):
-                held = lock(top / "lock")
-                (top / "holder").write_text(str(who))
-                assert (top / "holder").read_text() == str(who)
-                count = int((top / "count").read_text()) if (top / "count").exists() else 0
-                (top / f"count.{who}").write_text(str(count + 1))
-                (top / f"count.{who}").rename(top / "count")
-                held()
-                with (top / "log").open("a") as log:
-                    log.write(f"{who} {n}\n")
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=play, args=(who,)) for who in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed
+    tops, rounds = [mount.path / "both" for mount in (desk.one, desk.two)], 30
+    argv = [sys.executable, "-c", "from tests.conform import mounted; mounted.play()"]
+    who = [subprocess.Popen([*argv, str(n), str(rounds), top], cwd=PROJECT) for n, top in enumerate(tops)]
+    assert [each.wait(600) for each in who] == [0, 0]
     lines = (tops[0] / "log").read_text().splitlines()
     assert sorted(lines) == sorted(f"{who} {n}" for who in (0, 1) for n in range(rounds)), lines
     assert (tops[1] / "count").read_text() == str(2 * rounds)
     left = sorted(path.name for path in tops[0].iterdir())
     assert left == ["count", "holder", "log"], left
     return f"{rounds} rounds each: {len(lines)} appended lines, a counter under a lock file right, no conflict"
+
+
+def play() -> None:
+    """One process of `coherence`: its number, how many rounds, and its directory are its arguments."""
+    who, top = sys.argv[1], Path(sys.argv[3])
+    for n in range(int(sys.argv[2])):
+        held = lock(top / "lock")
+        (top / "holder").write_text(who)
+        assert (top / "holder").read_text() == who
+        count = int((top / "count").read_text()) if (top / "count").exists() else 0
+        (top / f"count.{who}").write_text(str(count + 1))
+        (top / f"count.{who}").rename(top / "count")
+        held()
+        with (top / "log").open("a") as log:
+            log.write(f"{who} {n}\n")
 
 
 def lock(path: Path) -> Callable[[], None]:
@@ -374,21 +384,35 @@ def killing(desk: Desk) -> str:
 
 
 def leaks(desk: Desk) -> str:
-    """Many files opened, written, read, renamed and removed: descriptors and memory stay the same."""
-    top, process = desk.new("leaks"), desk.one.process
-    assert process is not None
-    seen = list[tuple[int, int]]()
-    for turn in range(5):
+    """Files opened, written, read, renamed and removed on a mount with a small cache, for `minutes`, beside more bytes
+    read than the cache takes. Descriptors and memory stay the same, and the cache keeps its size."""
+    top, large = desk.new("leaks"), [f"large{n}" for n in range(12)]
+    for name in large:
+        (top / name).write_bytes(os.urandom(LARGE))
+    mount = Mount(desk.cluster, desk.one.place, desk.scratch / "fifth", desk.scratch / "fifth-cache", "cache_size=32M")
+    mount.start()
+    assert mount.process is not None
+    seen, caches, begun, own = list[tuple[int, int]](), list[int](), time.monotonic(), mount.path / "leaks"
+    while len(seen) < 6 or time.monotonic() < begun + 60 * desk.minutes:
         for n in range(60):
-            path = top / f"{turn}-{n}"
+            path = own / f"{len(seen)}-{n}"
             path.write_bytes(os.urandom(20_000))
             path.read_bytes()
-            path.rename(top / "moved")
-            (top / "moved").unlink()
-        seen.append(used(process.pid))
-    assert seen[-1][0] <= seen[1][0] + 5, seen
+            path.rename(own / "moved")
+            (own / "moved").unlink()
+        for name in large:
+            assert len((own / name).read_bytes()) == LARGE
+        seen.append(used(mount.process.pid))
+        status = json.loads(os.getxattr(mount.path, STATUS))
+        files = [path for path in (Path(status["cache"]) / "data").iterdir() if path.exists()]
+        caches.append(max(status["cache_bytes"], sum(512 * path.stat().st_blocks for path in files)))
+    mount.end()
+    assert seen[-1][0] <= seen[1][0] + 20, seen  # a descriptor lost with each file would be 60 in each turn
     assert seen[-1][1] <= seen[1][1] + 8 * 1024, seen
-    return f"descriptors {[fds for fds, _ in seen]}, memory {[kib // 1024 for _, kib in seen]} MiB"
+    assert LARGE < max(caches) <= (32 << 20) + LARGE, caches
+    fds, memory = ((at[0], at[1], at[-1]) for at in ([fds for fds, _ in seen], [kib // 1024 for _, kib in seen]))
+    many, most = 60 * len(seen), max(caches) / (1 << 20)
+    return f"{many} files; first, second, last: descriptors {fds}, memory {memory} MiB; cache at most {most:.1f} MiB"
 
 
 def used(pid: int) -> tuple[int, int]:
@@ -436,8 +460,8 @@ async def made(desk: Desk, name: str) -> None:
 PROOFS: dict[str, Callable[[Desk], str]] = {
     each.__name__: each
     for each in (
-        coherence, sqlite, rsync, tar, building, fio, postmark, dbench, bonnie, unmounting, killing, leaks, many,
-        pjdfstest, fsx,
+        coherence, sqlite, rsync, tar, uproot, building, fio, postmark, dbench, bonnie, unmounting, killing, leaks,
+        many, pjdfstest, fsx,
     )
 }  # fmt: skip
 
@@ -445,7 +469,7 @@ PROOFS: dict[str, Callable[[Desk], str]] = {
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make mounted")
     parser.add_argument("names", nargs="*", help=" ".join(PROOFS))
-    parser.add_argument("--minutes", type=float, default=10.0, help="of fsx")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of fsx and leaks")
     parser.add_argument("--calm", action="store_true", help="no node dies under fsx")
     parser.add_argument("--entries", type=int, default=20_000, help="of the large directory")
     parser.add_argument("--replicas", type=int, default=3, help="of the A-Hash")
