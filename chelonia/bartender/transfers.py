@@ -94,7 +94,8 @@ async def get_file(ports: Ports, turn: ElementCall, request: GetFileRequest) -> 
         raise CheloniaError(Kind.NOT_A_FILE, subject=str(ln), cause=f"it is a {found.type}")
     _need_http(request.protocols)
     if found.object.value("content", "id") or is_empty(found.object):
-        cause = "it is not made of one blob, so no one TURL leads to it; GET it at the plain HTTPS door"
+        door = f"the plain HTTPS door {ports.settings.files_url}".rstrip()
+        cause = f"it is not made of one blob, so no one TURL leads to it; GET it at {door}"
         raise CheloniaError(Kind.NOT_SUPPORTED, subject=str(ln), cause=cause)
     first, *others = await read_turls(ports, turn, found)
     size = found.object.value("states", "size")

@@ -56,7 +56,7 @@ async def test_changed_a_file_of_several_blobs_has_no_turl(stage: Stage) -> None
     got = await stage.get_file("/f")
     assert (got.kind, got.turl) == ("not-supported", "")
     assert got.status.startswith("error while getting TURL (")
-    assert "GET it at the plain HTTPS door" in got.status
+    assert "GET it at the plain HTTPS door https://door:1/" in got.status
 
 
 # --- kept ------------------------------------------------------------------------------------------------------------
