@@ -260,6 +260,8 @@ def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:
     told: dict[str, Any] = {
         name: {work: medians(seen) for work, seen in works.items()} for name, works in costs.items()
     }
+    told["sizes"] = {"files": _count(), "entries": 2 * _count(), "stream_mib": _mib(), "bytes": SIZE}
+    setup.say(f"  {_count()} files of {SIZE} bytes, {2 * _count()} entries listed, a stream of {_mib()} MiB")
     for work, own in told["chelonia"].items():
         beside = told.get("sshfs", {}).get(work)
         line = f"  {work:24} {own['per_s']:8.0f}/s, CPU s per 1000: {own['server_cpu']:.2f} + {own['client_cpu']:.2f}"
