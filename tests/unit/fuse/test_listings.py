@@ -56,6 +56,36 @@ async def test_a_long_listing_is_not_kept_and_goes_back_all_the_same(
     assert [await walk(start) for start in (10, 7, 11, 4, 0, 8)] == ["k", "hijk", "", "efghijk", "abcdefghijk", "ijk"]
 
 
+@pytest.mark.parametrize("back", [0, 3, 6, 13, 16])
+async def test_names_that_stay_come_once_though_others_come_and_go_between_the_pages(
+    mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch, back: int
+) -> None:
+    """`back`: the position to which the reader goes back, as `seekdir` does: the begin of a page, or in a kept one."""
+    monkeypatch.setattr(bounds, "PAGE_ENTRIES_MAX", 3)
+    stay = [f"{letter}-stays" for letter in "abcdefghijkl"]
+    for name in (*stay, "b-goes", "e-goes", "h-goes", "k-goes"):
+        await mount.write(name, b"")
+    listing, seen = OpenDirectory(mount.root), list[str]()
+
+    async def read(start: int, most: int) -> None:
+        del seen[start:]
+
+        def accept(entry: Named, *_: object) -> bool:
+            seen.append(entry.name)
+            return len(seen) < start + most
+
+        await mount.system.entries(listing, start, accept)
+
+    for turn, letter in enumerate("behk"):
+        await read(len(seen), 4)
+        await other.find(f"{letter}-goes")
+        await other.system.remove(other.root, f"{letter}-goes", directory=False)
+        for made in (f"a-made-{turn}", f"c-made-{turn}", f"{letter}-made"):
+            await other.write(made, b"")
+    await read(back, 100)
+    assert [name for name in seen if name.endswith("stays")] == stay
+
+
 async def test_a_long_listing_serves_for_the_lookups_after_it(
     mount: Trial, other: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
