@@ -26,6 +26,8 @@ from chelonia.core.ports.files import Setting
 from chelonia_fuse.copies import CachedCopy, SentState, sync_directory
 from chelonia_fuse.staging import Range, Ranges, Staged
 
+FORMAT: Final = "1"
+"""Format of the cache directory (docs/formats/mount-journal.md)."""
 TURN_BYTES: Final = 16 << 20
 """Size of a file of packed records from which the other one is used."""
 _HEAD: Final = struct.Struct("<III")
@@ -105,7 +107,9 @@ class StagingJournal:
     """The records, one file each. `packed`: those of small files, with their bytes. `unreadable`: GUIDs of bad ones."""
 
     def __init__(self, directory: Path) -> None:
+        """Raises: BAD_CONFIG when it is of another format."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _claim_format(directory.with_name("format"))
         self._directory = directory
         self.unreadable = set[str]()
         self._unsynced = False
@@ -270,6 +274,18 @@ class PackedJournal:
             raise
         self._unsynced.add(at)
         self._size += len(body) if at == self._at else 0
+
+
+def _claim_format(path: Path) -> None:
+    known = path.read_text() if path.exists() else ""
+    if known not in ("", FORMAT):
+        cause = (
+            f"the files that wait here are of format {known[:20]!r}, and this version knows {FORMAT}: "
+            "mount by the newer one, or give -o cache=DIR"
+        )
+        raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
+    if not known:
+        _write_whole(path, FORMAT.encode())
 
 
 def _write_whole(path: Path, data: bytes) -> None:

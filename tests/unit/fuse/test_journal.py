@@ -755,3 +755,19 @@ async def test_what_waited_is_kept_beside_once_by_a_strict_mount(
         assert again.cache.inodes() == []
     there = await again.system._cluster.page(parse_ln("/"), "")
     assert sorted([await again.read(each.name) for each in there.entries if "f" in each.name]) == [b"mine", b"theirs"]
+
+
+async def test_a_journal_of_a_newer_format_is_left_alone(memory: MemoryCluster, tmp_path: Path) -> None:
+    mount = await mounted(memory, tmp_path / "one")
+    handle = await mount.open("f", os.O_RDWR | os.O_CREAT)
+    await mount.system.write(handle, 0, b"1")
+    mount.system._cluster.is_away = True
+    await mount.close(handle)
+    form = tmp_path / "one" / "format"
+    assert form.read_text() == "1"
+    form.write_text("2")
+    (record,) = (tmp_path / "one" / "journal").iterdir()
+    record.write_text("what a newer one writes")
+    with fails(Kind.BAD_CONFIG, "of format '2', and this version knows 1"):
+        await mounted(memory, tmp_path / "one")
+    assert record.read_text() == "what a newer one writes"
