@@ -162,7 +162,8 @@ class Mount:
             before = now
             report(
                 f"{rates['requests']}/s, {rates['read_bytes'] / 1e6:.1f} MB/s read, "
-                f"{rates['written_bytes'] / 1e6:.1f} MB/s written, {now['waiting']} waiting"
+                f"{rates['written_bytes'] / 1e6:.1f} MB/s written, {now['waiting']} waiting, "
+                f"{now['conflicts']} conflicts"
             )
 
 

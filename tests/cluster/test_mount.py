@@ -382,6 +382,10 @@ def test_what_is_closed_without_a_cluster_outlives_the_mount_beside_what_others_
         poll(lambda: list(other.glob("both.conflict-*")), what="it keeps what it cannot commit")
         (kept,) = other.glob("both.conflict-*")
         assert (kept.read_bytes(), (other / "both").read_bytes()) == (b"closed", b"theirs")
+        argv = mount.chelonia("mount", "--status", str(mount.path))
+        status = subprocess.run(argv, capture_output=True, text=True, timeout=30 * patience(), check=True)
+        head, row = (re.split("  +", line) for line in status.stdout.splitlines())
+        assert row[head.index("conflicts")] == "1"
         mount.end()
     finally:
         mount.abandon()
@@ -464,7 +468,8 @@ def test_a_mount_in_the_foreground_shows_what_goes_on(
         (mount.path / "shown").write_bytes(bytes(50_000))
         with contextlib.suppress(BlockingIOError):
             shown.extend(os.read(screen, 4096))
-        return re.search(rb"[1-9][0-9]*/s, [0-9.]+ MB/s read, [0-9.]+ MB/s written, [0-9]+ waiting", shown) is not None
+        rates = rb"[1-9][0-9]*/s, [0-9.]+ MB/s read, [0-9.]+ MB/s written"
+        return re.search(rates + rb", [0-9]+ waiting, 0 conflicts", shown) is not None
 
     try:
         mount.start()

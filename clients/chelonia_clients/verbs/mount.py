@@ -51,14 +51,15 @@ async def umount(session: Session, arguments: Arguments) -> None:
 
 
 async def _status(session: Session, commands: Any, arguments: Arguments) -> None:
-    rows = [("mounted", "at", "files waiting", "cache", "process")]
+    rows = [("mounted", "at", "files waiting", "conflicts", "cache", "process")]
     mountpoints = arguments.operands or commands.mounts()
     for mountpoint in mountpoints:
         with session.out.trying(mountpoint=mountpoint):
             facts = await commands.status(mountpoint)
             session.out.result(**facts)
             cache = f"{human_size(facts['cache_bytes'])} of {human_size(facts['cache_bytes_max'])}"
-            rows.append((facts["place"], facts["mountpoint"], str(facts["waiting"]), cache, str(facts["pid"])))
+            counts = str(facts["waiting"]), str(facts["conflicts"])
+            rows.append((facts["place"], facts["mountpoint"], *counts, cache, str(facts["pid"])))
     session.out.write(*(table(rows) if len(rows) > 1 else [] if mountpoints else ["nothing is mounted"]))
     if not arguments.operands:
         left = commands.stranded(_options(arguments))
