@@ -20,7 +20,7 @@ ARGS ?=
 JOBS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-faults doors mounted browser check-history bench deb constraints clean
+.PHONY: help install install-test demo test check format ratchet sim replicas honest powercut upgrade hosts grid conform conform-s3 s3-clients s3-faults doors mounted browser check-history bench deb constraints clean
 # Both stamps write the same environment; and checks before tests, even under -j.
 .NOTPARALLEL:
 
@@ -80,6 +80,9 @@ browser: .venv/.installed-test ## look at the page by share links and certificat
 
 conform-s3: .venv/.installed-test ## run ceph/s3-tests (S3_TESTS: a checkout) against a cluster; what passed once must pass (ARGS: --all)
 	$(PY) -m tests.conform.s3_tests $(ARGS)
+
+s3-clients: .venv/.installed-test ## run clients of others at the S3 door, write docs/conform.md; as root (ARGS: names of clients: no table)
+	$(PY) -m tests.conform.s3_clients $(ARGS)
 
 s3-faults: .venv/.installed-test ## kill and freeze a Shepherd, a front end and the master of the A-Hash under boto3 (ARGS: --rounds 3 --threads 8)
 	$(PY) -m tests.cluster.s3_faults $(ARGS)

@@ -217,6 +217,14 @@ def test_a_client_without_its_program_is_no_failure_of_the_server(tmp_path: Path
     assert told.endswith("| 1 of 2 | test: no no-such-tester here |\n")
 
 
+def test_each_table_of_clients_is_written_in_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "TABLE", tmp_path / "conform.md")
+    clients.TABLE.write_text("# One\n\n| a |\n")
+    for part in ("# Two\n\n| b |\n", "# One\n\n| c |\n", "# Two\n\n| d |\n"):
+        clients.write_part(part)
+    assert clients.TABLE.read_text() == "# One\n\n| c |\n\n# Two\n\n| d |\n"
+
+
 def test_what_a_test_leaves_changed_to_others_fails_it(suite: pytest.Pytester) -> None:
     suite.makepyfile(
         """
