@@ -61,12 +61,18 @@ CASES = [
     ("a hole that the writer left", [piece("far", 1_001, 4, 10, (50, 60))], ["far"]),
     ("versions against the dates", [FIRST, piece("over", 1_001, 2, 10, (1, 2))], []),
     ("the last two dated by clocks that differ",
-     [FIRST, piece("after", 1_001, 5, 15, (0, 2)), piece("before", 1_002, 4, 15, (1, 3))], ["first"]),
+     [FIRST, piece("after", 1_001, 5, 15, (10, 12)), piece("before", 1_002, 4, 15, (11, 13))], ["first"]),
+    ("what is left may have covered an erased piece from before", [FIRST, piece("u", 1_001, 4, 15, (0, 5), sure=False)],
+     []),
+    ("the same, after the last that is laid", [FIRST, piece("u", 1_001, 5, 15, (10, 20), sure=False)], ["first"]),
+    ("the same from between",
+     [FIRST, piece("second", 1_001, 5, 15, (15, 20)), piece("u", 1_002, 6, 20, (10, 20), sure=False)], []),
+    ("nothing was between", [FIRST, SECOND, piece("u", 1_002, 5, 20, (10, 20), sure=False)], ["first", "second"]),
     ("versions counted anew by a rebuild", [FIRST, piece("anew", 1_001 + COMMIT_SLACK_MS, 2, 15, (15, 20))], ["first"]),
     ("equal dates: by version", [piece("b", 1_001, 5, 15, (0, 5)), piece("a", 1_001, 4, 15, (0, 5)), FIRST],
      ["first", "a", "b"]),
     ("two at once, apart", [piece("a", 1_000, 3, 10, (0, 5)), piece("b", 1_001, 3, 10, (5, 9))], ["a", "b"]),
-    ("two at once, over each other", [piece("a", 1_000, 3, 10, (0, 5)), piece("b", 1_001, 3, 10, (4, 9))], ["a"]),
+    ("two at once, over each other", [piece("a", 1_000, 3, 10, (0, 5)), piece("b", 1_001, 3, 10, (4, 9))], []),
     ("older than the file", [piece("old", 900, 3, 9, (0, 5)), FIRST], ["first"]),
     ("a little older than the file, and fitting it", [piece("old", 999, 3, 10, (0, 5)), FIRST], []),
     ("long older than the file, though fitting it", [piece("old", 999 - COMMIT_SLACK_MS, 3, 10, (0, 5)), FIRST],
@@ -87,6 +93,12 @@ def test_a_file_that_states_a_version_takes_what_is_later_by_that_too() -> None:
     earlier_by_its_clock = replace(SECOND, created_ms=Ms(999))
     assert names([earlier_by_its_clock, THIRD], replace(base, size=20)) == []
     assert names([replace(earlier_by_its_clock, place=replace(SECOND.place, version=2))], base) == []
+
+
+def test_nothing_was_between_a_file_and_the_piece_that_states_its_version() -> None:
+    unsure = piece("u", 1_001, 4, 15, (0, 5), sure=False)
+    assert names([FIRST, unsure], replace(BASE, version=2)) == ["first"]
+    assert names([FIRST, unsure], replace(BASE, version=1)) == []
 
 
 writes = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.booleans()), max_size=12)

@@ -152,6 +152,21 @@ async def test_pieces_of_the_last_seconds_follow_though_no_shepherd_has_heard_of
 
 
 @virtual
+async def test_a_file_does_not_come_back_without_a_piece_that_one_in_doubt_has_covered() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        erased = await k.lay("/f", file, 0, b"AAAAA")
+        await k.lay("/f", file, 10, b"bb")
+        last = await k.lay("/f", file, 0, b"CCCCC")
+    lose(k, erased)
+    for kept in held(k, last):
+        kept.committed = False
+    async with rebuilt(k) as (k, _):
+        assert await content(k, "/f") == b"0123456789", "never was 0123456789bb"
+
+
+@virtual
 async def test_pieces_of_bytes_that_were_replaced_are_not_laid_over_the_new_ones() -> None:
     k = keepers()
     async with k.running(BEFORE):

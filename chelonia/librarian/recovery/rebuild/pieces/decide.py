@@ -115,7 +115,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
     found = [each for each in noted if each.blob not in base.blobs]
     if any(not each.created_ms or _may_follow(base, each) for each in found):
         return ()
-    out, size, version = list[FoundPiece](), base.size, base.version
+    out, tries, size, version = list[FoundPiece](), list[FoundPiece](), base.size, base.version
     whole, missing = 0, list[ByteRange]()
     later = [each for each in found if each.created_ms >= base.newest_ms]
     later.sort(key=lambda each: (each.created_ms, each.place.version, each.blob))
@@ -125,6 +125,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
         if known and not piece.sure:
             before, after = later[:number], later[number + 1 :]
             if _is_sent_again(piece, before, after):
+                tries.append(piece)
                 continue
             known = _is_proven(piece, after)
         if not known or piece.blob in misdated or place.size < size or not _in_order(piece, out, version):
@@ -137,7 +138,26 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
         size, version = max(place.size, place.spans[-1].end), place.version
         whole = whole if missing else len(out)
     assert all(one.place.version <= other.place.version for one, other in pairwise(out)), "versions rise"
-    return tuple(out[:whole])
+    laid = out[:whole]
+    done = {each.blob for each in (*laid, *tries)}
+    left = [each for each in later if each.blob not in done and each.place != NO_PLACE]
+    return () if _may_hide(base, laid, left) else tuple(laid)
+
+
+def _may_hide(base: FoundBase, laid: Sequence[FoundPiece], left: Sequence[FoundPiece]) -> bool:
+    """Whether what is left may have covered bytes, now erased, that were written before some of what is laid. None were
+    between pieces of which one states the version that the other made."""
+    size = max([base.size, *(each.place.spans[-1].end for each in laid)])
+    spans = [ByteRange(each.offset, min(each.end, size) - each.offset) for piece in left for each in piece.place.spans]
+    hidden = [each for each in spans if each.length > 0]
+    version = laid[-1].place.version + 1 if laid else 0
+    for piece in reversed(laid):
+        if piece.place.version < version - 1:
+            return bool(hidden)
+        for span in piece.place.spans:
+            hidden = [part for each in hidden for part in _without(each, span)]
+        version = piece.place.version
+    return bool(hidden) and base.version != version - 1
 
 
 def _misdated(later: Sequence[FoundPiece]) -> set[BlobId]:
