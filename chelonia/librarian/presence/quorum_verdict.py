@@ -39,6 +39,7 @@ def verdict(own: HealingWord, others: Sequence[HealingWord | None]) -> PresenceV
             return PresenceVerdict.AWAY
         case HealingWord.GONE:
             agreed = 1 + sum(word in (HealingWord.GONE, HealingWord.SILENT) for word in others)
+            assert 1 <= agreed <= 1 + len(others), "each Librarian has one word"
             return PresenceVerdict.AWAY if 2 * agreed > 1 + len(others) else PresenceVerdict.OPEN
         case _:
             return PresenceVerdict.OPEN

@@ -62,6 +62,7 @@ def _has_enough(own: Sequence[Element], health: Mapping[ServiceId, NodeHealth], 
         if node is None or not node.present or not node.steady or not node.proven or node.draining:
             return False
     count = len(shepherds)
+    assert count <= places, "a place is at one Shepherd"
     return count == places and (count == wanted or (part and PART_COPIES <= count < wanted))
 
 
