@@ -50,12 +50,12 @@ HEAD = f"""\
 Unmodified clients against a real cluster; `make s3-clients` writes this table.
 `aws`, boto3, rclone, s3cmd and s5cmd are set up by what `chelonia s3 configure` prints, without any other setting.
 
-- yes: the client says that it went well, and the bytes or names are what they should be, by another door too.
-  Of 200 MiB, the number of parts that the client sent.
+- yes: the client says that it went well, and the bytes or names are what they should be. The plain door has read what
+  `put` wrote, and written what `get` read. Of 200 MiB: the number of parts that the client sent.
 - wrong key, wrong clock (an hour ahead): the client fails, and the door has refused with the code for it.
-- killed: the client is killed after {SENT_MAX // MIB} of 200 MiB; nothing of the key is there.
+- killed: SIGKILL ends the client after {SENT_MAX // MIB} of 200 MiB; the key is not there (of restic, no snapshot).
 - -: the client does not offer it. Go: its programs read the clock past `faketime`.
-- restic: a backup of the file into a repository of that name; read by `check` and `dump`.
+- restic: a backup of the file into a repository of that name, read by its own `check` and `dump`.
 - uproot: a tree by a presigned URL; one request for each group of baskets, with all its ranges.
 
 | client | version | {" | ".join(STEPS)} |
