@@ -1,10 +1,11 @@
-"""The mount beside `sshfs`: small files written and synced, stat, listing, unlink, a tree out of an archive, a stream,
-random reads; in turn. Of stream and random reads the SDK too, on the cluster of the mount.
+"""The mount beside `sshfs` and GlusterFS, in turn: small files written and synced, stat, listing, unlink, archives.
+Also a stream and random reads, of which the SDK too, on the cluster of the mount.
 
 Three Shepherds, three copies wanted, two of them durable before `fsync` returns, mutual TLS, the intervals of
-production. `sshfs` (OpenSSH, a server of its own on loopback) keeps one copy, durable at the same `fsync`. The same
-threads of this process work on both: their CPU is the client's, that of mount, transport and servers is the servers'.
-Cold is after the mount was begun anew; the page cache of the servers' disk is warm for both.
+production. `sshfs` (OpenSSH, a server of its own on loopback) keeps one copy, durable at the same `fsync`. GlusterFS
+keeps three, each durable at `fsync`, without TLS; it also answers reads with what came with the lookup. The same
+threads of this process work on all: their CPU is the client's, that of mount, transport and servers is the servers'.
+Cold is after the mount was begun anew; the page cache of the servers' disk is warm for all.
 
 CHELONIA_BENCH_MOUNT: how many small files a block (150 by default); CHELONIA_BENCH_MOUNT_MIB: MiB of the stream, by
 default one for ten of them. Appends, each synced, go to a file of 1 MiB and to the stream.
@@ -49,11 +50,14 @@ Costs = dict[str, list[Cost]]
 
 
 class Side:
-    """One of the two: a command that mounts and stays, and the processes that serve it."""
+    """One of those measured: a command that mounts and stays, how to end it, and the processes that serve it."""
 
-    def __init__(self, command: Sequence[str], path: Path, servers: Callable[[], Sequence[int]]) -> None:
+    def __init__(
+        self, command: Sequence[str], path: Path, servers: Callable[[], Sequence[int]], umount: Sequence[str] = ()
+    ) -> None:
         self._command = command
         self._servers = servers
+        self._umount = umount or ("fusermount3", "-u", str(path))
         self._process: subprocess.Popen[bytes] | None = None
         self.path = path
 
@@ -74,7 +78,7 @@ class Side:
             time.sleep(0.05)
 
     def end(self) -> None:
-        subprocess.run(["fusermount3", "-u", str(self.path)], check=False)
+        subprocess.run(self._umount, check=False)
         if self._process is not None:
             self._process.wait(MOUNTED_S)
 
@@ -92,7 +96,7 @@ def _below(pid: int) -> tuple[int, ...]:
 
 
 async def run(setup: Setup) -> Outcome:
-    """Measure both, a block of each in turn."""
+    """Measure all, a block of each in turn."""
     blocks = 1 if setup.quick else min(setup.blocks, BLOCKS_MAX)
     skipped: list[str] = []
     costs: dict[str, Costs] = {}
@@ -108,6 +112,10 @@ async def run(setup: Setup) -> Outcome:
                 sides["sshfs"] = _sshfs(stack.enter_context(_server(setup.scratch)), scratch)
             except NoPeer as error:
                 skipped.append(f"sshfs: {error}")
+            try:
+                sides["gluster"] = stack.enter_context(_gluster(scratch))
+            except NoPeer as error:
+                skipped.append(f"gluster: {error}")
             for side in sides.values():
                 side.begin()
                 stack.callback(side.end)
@@ -137,6 +145,50 @@ def _sshfs(server: Sshd, scratch: Path) -> Side:
     where = server.remote(scratch / "exported")
     command = ("sshfs", "-f", "-p", str(server.port), "-F", "none", "-o", options, where, str(scratch / "s"))
     return Side(command, scratch / "s", lambda: (server.pid,))
+
+
+GLUSTER = """
+cd {at}
+ip link set lo up
+ip address add 10.77.0.1/32 dev lo
+mount -t tmpfs tmpfs /run
+mkdir -p /run/gluster lib log m b1 b2 b3
+mount --bind lib /var/lib/glusterd
+mount --bind log /var/log/glusterfs
+glusterd -N &
+for n in $(seq 100); do gluster --mode=script volume list && break; sleep 0.2; done
+gluster --mode=script volume create g replica 3 10.77.0.1:{at}/b1 10.77.0.1:{at}/b2 10.77.0.1:{at}/b3 force
+gluster --mode=script volume start g
+touch started
+wait
+"""
+"""GlusterFS with three copies in namespaces of its own: it wants an address beside loopback, and places below /var."""
+
+
+@contextmanager
+def _gluster(scratch: Path) -> Iterator[Side]:
+    if os.geteuid() or not all(map(shutil.which, ("glusterd", "gluster", "glusterfs"))):
+        raise NoPeer("it needs root, and `glusterfs-server`")
+    at = scratch / "gluster"
+    at.mkdir()
+    spaces = ("--mount", "--net", "--pid", "--fork", "--kill-child=KILL", "--mount-proc", "--propagation", "private")
+    with (at / "out").open("wb") as out:
+        argv = ["unshare", *spaces, "sh", "-euc", GLUSTER.format(at=at)]
+        process = subprocess.Popen(argv, stdout=out, stderr=out)
+    try:
+        give_up = time.monotonic() + MOUNTED_S
+        while not (at / "started").exists():
+            if process.poll() is not None or time.monotonic() > give_up:
+                raise NoPeer(f"it did not start: {(at / 'out').read_text()[-500:]}")
+            time.sleep(0.1)
+        (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        inside = ("nsenter", "-t", first, "-m", "-n")
+        command = (*inside, "glusterfs", "-N", "--volfile-server=10.77.0.1", "--volfile-id=g", str(at / "m"))
+        path = Path(f"/proc/{first}/root{at}/m")
+        yield Side(command, path, lambda: (process.pid,), (*inside, "umount", str(at / "m")))
+    finally:
+        process.kill()
+        process.wait()
 
 
 # --- a block --------------------------------------------------------------------------------------------------------
@@ -263,11 +315,11 @@ def _told(setup: Setup, costs: dict[str, Costs]) -> dict[str, Any]:
     told["sizes"] = {"files": _count(), "entries": 2 * _count(), "stream_mib": _mib(), "bytes": SIZE}
     setup.say(f"  {_count()} files of {SIZE} bytes, {2 * _count()} entries listed, a stream of {_mib()} MiB")
     for work, own in told["chelonia"].items():
-        beside = told.get("sshfs", {}).get(work)
         line = f"  {work:24} {own['per_s']:8.0f}/s, CPU s per 1000: {own['server_cpu']:.2f} + {own['client_cpu']:.2f}"
-        if beside is not None:
-            own["ratio"] = own["per_s"] / beside["per_s"]
-            line += f"; sshfs {beside['per_s']:8.0f}/s, {beside['server_cpu']:.2f}; ratio {own['ratio']:.2f}"
+        for peer, ratio in (("sshfs", "ratio"), ("gluster", "ratio_gluster")):
+            if (beside := told.get(peer, {}).get(work)) is not None:
+                own[ratio] = own["per_s"] / beside["per_s"]
+                line += f"; {peer} {beside['per_s']:8.0f}/s, {beside['server_cpu']:.2f}; ratio {own[ratio]:.2f}"
         if (sdk := told["sdk"].get(work)) is not None:
             own["ratio_sdk"] = own["per_s"] / sdk["per_s"]
             cpu = sdk["server_cpu"] + sdk["client_cpu"]
