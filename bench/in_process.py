@@ -25,7 +25,7 @@ from chelonia.core.cluster.position import Horizon
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ObjectId, RequestKey, ServiceId
 from chelonia.core.ports.ahash import AHashStatus, ChangeType, Element
-from chelonia.hosting.ahash_replica import HostedReplica, ReplicaSurroundings, host_replica, page_scrub, settings_of
+from chelonia.hosting.ahash_replica import HostedPeer, PeerSurroundings, host_replica, page_scrub, settings_of
 from chelonia.hosting.cheloniad import COLLECT_AFTER, SWITCH_S
 from chelonia.hosting.config import load_config
 from chelonia.hosting.net.clock import SystemClock, SystemIds
@@ -73,7 +73,7 @@ def _bar(samples: dict[int, list[Sample]]) -> Check:
     return check("in the master's process, 64 writers / 1, rate", "at least", 6.0, gains)
 
 
-def _write(replica: HostedReplica, call: Call) -> Ask:
+def _write(replica: HostedPeer, call: Call) -> Ask:
     async def write(key: str) -> None:
         element = Element(ObjectId(f"bench:{key}"), ChangeType.SET, "bench", "value", VALUE)
         await replica.ahash.transact(call, RequestKey(""), (element,))
@@ -97,7 +97,7 @@ def _as_a_daemon() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedReplica, Call]]:
+async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedPeer, Call]]:
     """Serve the replica whose process was killed, on its directory; yields it and the call that the node itself
     uses."""
     config = load_config(running.description.parent / "conf" / f"core{HOSTED + 1}.toml")
@@ -107,7 +107,7 @@ async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedReplica
     tls = TlsStore(files, clock.now_ms)
     assert tls.own_identity is not None
     dn = tls.own_identity.dn
-    around = ReplicaSurroundings(dn, tls, clock, SystemIds(), Horizon(), page_scrub(section, clock))
+    around = PeerSurroundings(dn, tls, clock, SystemIds(), Horizon(), page_scrub(section, clock))
     replica = await host_replica(section, settings_of(section), around)
     task = asyncio.create_task(replica.run())
     try:
@@ -118,7 +118,7 @@ async def _served(running: cluster.Running) -> AsyncIterator[tuple[HostedReplica
         await replica.close()
 
 
-async def _made_master(replica: HostedReplica, call: Call, victims: Victims, others: list[str]) -> None:
+async def _made_master(replica: HostedPeer, call: Call, victims: Victims, others: list[str]) -> None:
     """Kill masters until it is this one, and all three are well."""
     give_up = time.monotonic() + 2 * SETTLED_S
     while time.monotonic() < give_up:
@@ -132,7 +132,7 @@ async def _made_master(replica: HostedReplica, call: Call, victims: Victims, oth
     raise SystemExit("the replica in this process did not become master")
 
 
-async def _whole(replica: HostedReplica, call: Call, give_up: float) -> AHashStatus:
+async def _whole(replica: HostedPeer, call: Call, give_up: float) -> AHashStatus:
     """Its status, once there is a master, all replicas are there, and the master (if it is this one) misses nothing."""
     found = ""
     while time.monotonic() < give_up:

@@ -19,13 +19,13 @@ from typing import NoReturn
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.service import PeerParts, ReplicatedAHash
 from chelonia.ahash.group.transport_replication import HANDSHAKE_S, LinkIdentity, LinkTrust, ReplicationLinks
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.damaged import open_replica
 from chelonia.ahash.store.bdb.environment import BdbSettings
-from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, read_lease, write_lease
+from chelonia.ahash.store.bdb.files import PeerIdentity, last_counted, read_lease, write_lease
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
@@ -61,7 +61,7 @@ LAST_WORDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaSurroundings:
+class PeerSurroundings:
     """The parts of its node that a replica needs. `scrub`: of its pages."""
 
     dn: Dn
@@ -74,7 +74,7 @@ class ReplicaSurroundings:
 
 
 @dataclass(frozen=True, slots=True)
-class HostedReplica:
+class HostedPeer:
     """A started replica. The caller runs `ahash`, and `close` at the end; `jobs` run by themselves."""
 
     ahash: ReplicatedAHash
@@ -82,7 +82,7 @@ class HostedReplica:
     jobs: Jobs
 
 
-async def host_replica(section: AHashSection, settings: AHashSettings, around: ReplicaSurroundings) -> HostedReplica:
+async def host_replica(section: AHashSection, settings: AHashSettings, around: PeerSurroundings) -> HostedPeer:
     """Open the store, begin as a follower, listen for the other replicas.
 
     Raises: BAD_CONFIG (another replica's directory, a certificate of another name), UNAVAILABLE, INTERNAL, OSError.
@@ -91,14 +91,14 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
     if own.dn != around.dn:
         cause = f"this node's certificate is {around.dn}, ahash.replicas says {own.dn}: renew with the same subject"
         raise CheloniaError(Kind.BAD_CONFIG, "ahash", f"replica {own.id}", cause)
-    identity = ReplicaIdentity(own.id, settings.cluster, around.dn)
+    identity = PeerIdentity(own.id, settings.cluster, around.dn)
     executor, engine = await open_watched(
         Path(section.data_dir), store_settings(section), identity, others=len(section.replicas) > 1
     )
     executor.watch(engine.replication)
     pace = ProtocolPeriods.over(settings.round_trip_ms)
     mastership = Mastership(own.id, engine, executor, around.clock, pace)
-    parts = ReplicaParts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
+    parts = PeerParts(engine, executor, around.clock, settings, around.horizon, around.scrub.seen)
     ahash = ReplicatedAHash(mastership, parts)
     members = configured(section)
     link_identity = LinkIdentity(own.id, settings.cluster, around.ids.token(NONCE_BYTES), settings.round_trip_ms)
@@ -117,7 +117,7 @@ async def host_replica(section: AHashSection, settings: AHashSettings, around: R
         await close()
         raise
     links.jobs.add(disk_watch(lambda: ahash.committing_ms, lambda: ahash.upkeep_ms))
-    return HostedReplica(ahash, close, links.jobs)
+    return HostedPeer(ahash, close, links.jobs)
 
 
 def disk_watch(committing_ms: Callable[[], int], upkeep_ms: Callable[[], int]) -> Job:
@@ -145,7 +145,7 @@ def leave(reason: str) -> NoReturn:
 
 
 async def open_watched(
-    directory: Path, settings: BdbSettings, identity: ReplicaIdentity, *, others: bool
+    directory: Path, settings: BdbSettings, identity: PeerIdentity, *, others: bool
 ) -> tuple[ThreadExecutor, ReplicatedStore]:
     """Open a replica's store; a search in it that goes round ends the process. Raises: as `open_replica`."""
     executor = ThreadExecutor(goes_round=end(REFILL if others else RESTORE))

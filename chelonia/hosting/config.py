@@ -117,7 +117,7 @@ class TrustSection:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaEntry:
+class PeerEntry:
     """One replica of an A-Hash group. `id`: a number, the same everywhere and never used again. `host`, `port`: where
     the others reach it. `dn`: of its certificate."""
 
@@ -141,7 +141,7 @@ class AHashSection:
     backup_dir: str = ""
     replica_id: int = 0
     replica_listen: str = "0.0.0.0"
-    replicas: tuple[ReplicaEntry, ...] = ()
+    replicas: tuple[PeerEntry, ...] = ()
     tuning: Mapping[str, Any] = field(default_factory=dict)
 
 

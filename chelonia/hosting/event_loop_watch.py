@@ -15,7 +15,7 @@ WEIGHT: Final = 0.1
 """Share of the newest sample in the average, which covers about the last quarter of a second."""
 
 
-class Strain:
+class LoopLag:
     """The average lateness of recent timers. A call returns it in milliseconds; `run` measures."""
 
     def __init__(self) -> None:

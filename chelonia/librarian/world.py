@@ -38,7 +38,7 @@ class World:
     neighbours: Neighbours | None = None
     carrier: Carrier | None = None
     """Reader and writer of bytes on Shepherds. Without it the Librarian takes no snapshots and cannot rebuild."""
-    strain: Callable[[], float] | None = None
+    loop_lag: Callable[[], float] | None = None
     """Milliseconds by which this process runs late, a recent average; without it healing never slows down."""
     limits: LimitCounts = field(default_factory=LimitCounts)
 

@@ -13,7 +13,7 @@ from chelonia.core.cluster.healing import HealStatus
 from chelonia.core.cluster.healing_words import doubt
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.ahash import AHashStatus, ReplicaView
+from chelonia.core.ports.ahash import AHashStatus, PeerView
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import FAILING, NodeJobs
@@ -204,7 +204,7 @@ def _metadata(seen: Seen) -> Iterator[HealthPoint]:
             yield HealthPoint(Level.WARN, f"{url} waits for its processor: leases are stretched", cure)
 
 
-def master_elsewhere(statuses: Iterable[AHashStatus]) -> ReplicaView | None:
+def master_elsewhere(statuses: Iterable[AHashStatus]) -> PeerView | None:
     """Return the master as seen by a replica that follows it; None where none does."""
     views = (view for found in statuses if found.role == "client" for view in found.replicas)
     return next((view for view in views if view.role == "master"), None)

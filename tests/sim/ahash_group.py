@@ -24,12 +24,12 @@ from msgspec.structs import astuple
 from chelonia.ahash.group import log_vouching, membership
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.effects import ReplicaRole
+from chelonia.ahash.group.effects import PeerRole
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, VouchedCommit
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.service import PeerParts, ReplicatedAHash
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
@@ -582,7 +582,7 @@ class SimGroup:
         engine = place.engine = SimReplica(self, own, place.node, place.disk)
         executor = SimExecutor(engine, self.random)
         mastership = Mastership(own, engine, executor, place.node.clock, PACE)
-        parts = ReplicaParts(engine, executor, place.node.clock, AHashSettings(cluster="sim"), horizon)
+        parts = PeerParts(engine, executor, place.node.clock, AHashSettings(cluster="sim"), horizon)
         ahash = ReplicatedAHash(mastership, parts)
         await ahash.start(_Links(self, own), self.members)
         place.mastership, place.ahash = mastership, ahash
@@ -728,7 +728,7 @@ class SimGroup:
     def look(self, own: int) -> None:
         """Apply what this replica, as the master of an open term, knows to be durable."""
         place = self.places[own]
-        if place.mastership is None or place.mastership.replica.role is not ReplicaRole.MASTER:
+        if place.mastership is None or place.mastership.replica.role is not PeerRole.MASTER:
             return
         durable = place.mastership.replica.durable_sequence
         if durable <= self.decided.sequence:

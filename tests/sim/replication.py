@@ -43,7 +43,7 @@ from chelonia.ahash.group.effects import Process as ProcessFrame
 from chelonia.ahash.group.lease import NEVER_MS, ProtocolPeriods
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import EngineFrame, Message
-from chelonia.ahash.group.protocol import GroupReplica, Remembers
+from chelonia.ahash.group.protocol import GroupPeer, Remembers
 from chelonia.ahash.store.replicated_port import Demoted, Event, Failed, Flushed, MasterHere, Ready
 from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import Dn
@@ -77,7 +77,7 @@ class Process:
         trusted = founder or self.engine.trusted()
         self.world.runs += 1
         remembers = Remembers(trusted, self.world.runs, node.disk.known, node.disk.gen, node.disk.promised_ms)
-        self.replica = GroupReplica(
+        self.replica = GroupPeer(
             self.own, known, self.world.pace, node.clock_ms(), end=self.engine.end(), remembers=remembers
         )
         self._waiters: list[_Waiter] = []

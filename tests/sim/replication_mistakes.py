@@ -17,7 +17,7 @@ from chelonia.ahash.group.attention import MasterWord
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Membership, Quorum
-from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.group.protocol import GroupPeer
 from chelonia.ahash.group.watermark import Watermark
 from chelonia.core.values import replace
 from tests.sim.replication_engine import Engine
@@ -29,31 +29,31 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def acknowledged_before_the_watermark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Watermark, "covers", lambda self, sequence: self._first <= sequence <= self._last)
-    true_one = GroupReplica.covers
+    true_one = GroupPeer.covers
 
-    def covers(self: GroupReplica, term: int, sequence: int) -> bool:
+    def covers(self: GroupPeer, term: int, sequence: int) -> bool:
         reign = self._reign
         if reign is None or reign.term != term or reign.opened_ms is None:
             return true_one(self, term, sequence)
         return reign.watermark.covers(sequence)
 
-    patch.setattr(GroupReplica, "covers", covers)
+    patch.setattr(GroupPeer, "covers", covers)
 
 
 def acks_of_other_terms_count(patch: pytest.MonkeyPatch) -> None:
-    def acked(self: GroupReplica, peer: int, ack: Any) -> None:
+    def acked(self: GroupPeer, peer: int, ack: Any) -> None:
         reign = self._reign
         if reign is not None:
             reign.watermark.acked(peer, replace(ack.token, term=reign.term))
 
-    patch.setattr(GroupReplica, "_acked", acked)
+    patch.setattr(GroupPeer, "_acked", acked)
 
 
 def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
     """A follower of this term passes on acknowledgements of an earlier one."""
-    true_one = GroupReplica._on_flushed
+    true_one = GroupPeer._on_flushed
 
-    def on_flushed(self: GroupReplica, event: Any, now_ms: int) -> None:
+    def on_flushed(self: GroupPeer, event: Any, now_ms: int) -> None:
         found = self._following
         if found is None or not self._trusted:
             true_one(self, event, now_ms)
@@ -61,19 +61,17 @@ def a_stale_token_releases_waiters(patch: pytest.MonkeyPatch) -> None:
             token = replace(event.token, term=found.term)
             self._send(found.master, protocol.Ack(token, event.sequence))
 
-    patch.setattr(GroupReplica, "_on_flushed", on_flushed)
+    patch.setattr(GroupPeer, "_on_flushed", on_flushed)
 
 
 def no_grant_at_start(patch: pytest.MonkeyPatch) -> None:
-    init = GroupReplica.__init__
+    init = GroupPeer.__init__
 
-    def started(
-        self: GroupReplica, own: int, record: Membership, pace: ProtocolPeriods, now_ms: int, **rest: Any
-    ) -> None:
+    def started(self: GroupPeer, own: int, record: Membership, pace: ProtocolPeriods, now_ms: int, **rest: Any) -> None:
         init(self, own, record, pace, now_ms, **rest)
         self._grant.until_ms = now_ms
 
-    patch.setattr(GroupReplica, "__init__", started)
+    patch.setattr(GroupPeer, "__init__", started)
 
 
 def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
@@ -82,16 +80,16 @@ def whoever_is_elected_is_followed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_wiped_replica_votes(patch: pytest.MonkeyPatch) -> None:
-    init = GroupReplica.__init__
+    init = GroupPeer.__init__
 
-    def started(self: GroupReplica, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
+    def started(self: GroupPeer, *arguments: Any, remembers: Remembers, **rest: Any) -> None:
         init(self, *arguments, remembers=replace(remembers, trusted=True), **rest)
 
-    patch.setattr(GroupReplica, "__init__", started)
+    patch.setattr(GroupPeer, "__init__", started)
 
 
 def a_refilled_replica_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupReplica, "_distrust", lambda self: None)
+    patch.setattr(GroupPeer, "_distrust", lambda self: None)
 
 
 def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
@@ -109,11 +107,11 @@ def open_as_soon_as_committed(patch: pytest.MonkeyPatch) -> None:
 def open_before_it_is_proven(patch: pytest.MonkeyPatch) -> None:
     """A term opens as soon as a majority holds its first commit, which proves nothing."""
 
-    def hasty(self: GroupReplica, reign: Any, durable: int, now_ms: int) -> None:
+    def hasty(self: GroupPeer, reign: Any, durable: int, now_ms: int) -> None:
         reign.joined, reign.opened_ms = True, now_ms
         self._effects.append(protocol.TermOpened(reign.term))
 
-    patch.setattr(GroupReplica, "_open", hasty)
+    patch.setattr(GroupPeer, "_open", hasty)
 
 
 def the_past_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
@@ -157,28 +155,28 @@ def learners_count(patch: pytest.MonkeyPatch) -> None:
 
 def a_mandate_outlives_a_grant(patch: pytest.MonkeyPatch) -> None:
     """A replica that the engine makes master is master, however late."""
-    patch.setattr(GroupReplica, "_why_not_master", lambda self, term, now_ms: "")
+    patch.setattr(GroupPeer, "_why_not_master", lambda self, term, now_ms: "")
 
 
 def echoes_of_the_untrusted_count(patch: pytest.MonkeyPatch) -> None:
-    echoed = GroupReplica._echoed
+    echoed = GroupPeer._echoed
 
-    def all_trusted(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
+    def all_trusted(self: GroupPeer, peer: int, echo: Any, now_ms: int) -> None:
         echoed(self, peer, replace(echo, trusted=True), now_ms)
 
-    patch.setattr(GroupReplica, "_echoed", all_trusted)
+    patch.setattr(GroupPeer, "_echoed", all_trusted)
 
 
 def what_arrives_late_comes_before_the_clock(patch: pytest.MonkeyPatch) -> None:
     """A message is processed before timers that are due."""
-    received = GroupReplica.received
+    received = GroupPeer.received
 
-    def hasty(self: GroupReplica, peer: int, message: Any, now_ms: int) -> Any:
+    def hasty(self: GroupPeer, peer: int, message: Any, now_ms: int) -> Any:
         with pytest.MonkeyPatch.context() as still:
-            still.setattr(GroupReplica, "_lapse", lambda self, now_ms: None)
+            still.setattr(GroupPeer, "_lapse", lambda self, now_ms: None)
             return received(self, peer, message, now_ms)
 
-    patch.setattr(GroupReplica, "received", hasty)
+    patch.setattr(GroupPeer, "received", hasty)
 
 
 def a_master_never_gives_up(patch: pytest.MonkeyPatch) -> None:
@@ -194,59 +192,59 @@ def a_lease_longer_than_its_grants(patch: pytest.MonkeyPatch) -> None:
 def a_lease_counted_from_the_echo(patch: pytest.MonkeyPatch) -> None:
     """The lease counts from the arrival of the echo, not from the sending of the heartbeat."""
 
-    def echoed(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
+    def echoed(self: GroupPeer, peer: int, echo: Any, now_ms: int) -> None:
         reign = self._reign
         if reign is not None and echo.term == reign.term and echo.trusted:
             reign.lease.echoed(peer, reign.beat_due_ms - self._pace.beat_ms)
             if echo.ack is not None:
                 self._acked(peer, echo.ack)
 
-    patch.setattr(GroupReplica, "_echoed", echoed)
+    patch.setattr(GroupPeer, "_echoed", echoed)
 
 
 def echoes_of_another_term_count(patch: pytest.MonkeyPatch) -> None:
-    def echoed(self: GroupReplica, peer: int, echo: Any, now_ms: int) -> None:
+    def echoed(self: GroupPeer, peer: int, echo: Any, now_ms: int) -> None:
         if self._reign is not None:
             self._reign.lease.echoed(peer, echo.sent_ms)
 
-    patch.setattr(GroupReplica, "_echoed", echoed)
+    patch.setattr(GroupPeer, "_echoed", echoed)
 
 
 def a_bound_replica_joins_another(patch: pytest.MonkeyPatch) -> None:
-    may_follow = GroupReplica._may_follow
+    may_follow = GroupPeer._may_follow
 
-    def unbound(self: GroupReplica, peer: int, beat: Any, now_ms: int) -> bool:
+    def unbound(self: GroupPeer, peer: int, beat: Any, now_ms: int) -> bool:
         return may_follow(self, peer, beat, max(now_ms, self._grant.until_ms))
 
-    patch.setattr(GroupReplica, "_may_follow", unbound)
+    patch.setattr(GroupPeer, "_may_follow", unbound)
 
 
 def an_older_term_is_followed_again(patch: pytest.MonkeyPatch) -> None:
-    may_follow = GroupReplica._may_follow
+    may_follow = GroupPeer._may_follow
 
-    def forgetful(self: GroupReplica, peer: int, beat: Any, now_ms: int) -> bool:
+    def forgetful(self: GroupPeer, peer: int, beat: Any, now_ms: int) -> bool:
         self._newest = (0, 0)
         return may_follow(self, peer, beat, now_ms)
 
-    patch.setattr(GroupReplica, "_may_follow", forgetful)
+    patch.setattr(GroupPeer, "_may_follow", forgetful)
 
 
 def strong_reads_without_the_lease(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupReplica, "may_answer_strong", lambda self, now_ms: self._reign is not None)
+    patch.setattr(GroupPeer, "may_answer_strong", lambda self, now_ms: self._reign is not None)
 
 
 def local_reads_that_do_not_wait(patch: pytest.MonkeyPatch) -> None:
     """A follower shows writes that have not been reported to it as durable."""
-    covers = GroupReplica.covers
+    covers = GroupPeer.covers
 
-    def hasty(self: GroupReplica, term: int, sequence: int) -> bool:
+    def hasty(self: GroupPeer, term: int, sequence: int) -> bool:
         return True if self._following is not None else covers(self, term, sequence)
 
-    patch.setattr(GroupReplica, "covers", hasty)
+    patch.setattr(GroupPeer, "covers", hasty)
 
 
 def frames_of_any_master_pass(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(GroupReplica, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
+    patch.setattr(GroupPeer, "admits", lambda self, peer, frame, now_ms: protocol.Admission.PASS)
 
 
 def a_word_counts_from_when_it_is_heard(patch: pytest.MonkeyPatch) -> None:

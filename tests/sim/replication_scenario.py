@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from chelonia.ahash.group import membership as records
-from chelonia.ahash.group.effects import ReplicaRole
+from chelonia.ahash.group.effects import PeerRole
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.membership import Membership
 from chelonia.core.errors import CheloniaError, Kind
@@ -18,7 +18,7 @@ STORM_US = 5_000_000
 """How long everything breaks."""
 CALM_US = 10_000_000
 """Time after the last fault within which all must be well; 20 ms more for each ms of distance. A term that
-cannot open, for a frame that was lost, ends after 3 s, or 6 s after a failed term (`Strain.stuck_ms`)."""
+cannot open, for a frame that was lost, ends after 3 s, or 6 s after a failed term (`PeerLateness.stuck_ms`)."""
 LOOK_US = 700_000
 """How often that is checked."""
 STALE_US = 1_300_000
@@ -328,9 +328,7 @@ class Scenario:
         """The fault that is left; "" when there is one open master and all others are synchronised with it and
         serve."""
         processes = [node.process for node in self.world.nodes.values()]
-        masters = [
-            process for process in processes if process is not None and process.replica.role is ReplicaRole.MASTER
-        ]
+        masters = [process for process in processes if process is not None and process.replica.role is PeerRole.MASTER]
         if len(masters) != 1:
             return f"{len(masters)} masters: {[each and each.replica.role.value for each in processes]}"
         for own in masters[0].replica.membership.replicas:

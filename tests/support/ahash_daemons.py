@@ -29,7 +29,7 @@ from chelonia.hosting.config import (
     ListenSection,
     NodeConfig,
     NodeSection,
-    ReplicaEntry,
+    PeerEntry,
     TlsSection,
     TrustedService,
     TrustSection,
@@ -127,7 +127,7 @@ class AHashDaemons:
     def configure(self, replica: int, known: Iterable[int] = (), **changes: Any) -> Path:
         """Write a configuration: one of `known` replicas, or alone without any. `changes`: of its `[ahash]`. Returns:
         its path."""
-        entries = tuple(ReplicaEntry(n, HOST, self.links[n], self.dn(n)) for n in known)
+        entries = tuple(PeerEntry(n, HOST, self.links[n], self.dn(n)) for n in known)
         section = AHashSection(
             self.url(replica), str(self.data(replica)), str(self.root / "backups"), replica if entries else 0, HOST,
             entries, tuning={"cluster": self.cluster},

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.service import PeerParts, ReplicatedAHash
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
-from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.files import PeerIdentity
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.replicated_port import ReplicatedEngine
@@ -143,11 +143,11 @@ class Group:
 
     async def open(self, replica: int, waited_ms: int = 0) -> ReplicatedAHash:
         """Start one replica on its directory; it meets the others when `waited_ms` have passed by its clock."""
-        identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
+        identity = PeerIdentity(replica, "test", Dn(f"/CN={replica}"))
         engine = await asyncio.to_thread(ReplicatedStore, self.directory / str(replica), SMALL, identity)
         executor, own_clock = ThreadExecutor(), AheadClock()
         mastership = Mastership(replica, engine, executor, own_clock, self.pace)
-        parts = ReplicaParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
+        parts = PeerParts(engine, executor, self.clock, AHashSettings(cluster="test"), Horizon())
         service = ReplicatedAHash(mastership, parts)
         try:
             await service.start(self.switch.links(replica), self.members)

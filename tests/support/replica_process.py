@@ -24,12 +24,12 @@ import uvloop
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.mastership import Mastership
 from chelonia.ahash.group.membership import Member, Membership
-from chelonia.ahash.group.service import ReplicaParts, ReplicatedAHash
+from chelonia.ahash.group.service import PeerParts, ReplicatedAHash
 from chelonia.ahash.group.transport_replication import LinkIdentity, ReplicationLinks
 from chelonia.ahash.settings import AHashSettings
 from chelonia.ahash.store import meta
 from chelonia.ahash.store.bdb.environment import BdbSettings
-from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.files import PeerIdentity
 from chelonia.ahash.store.bdb.frames import frame_kind
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.replicated_port import Flushed, SyncedCommit, frame_term
@@ -67,7 +67,7 @@ class ReplicaProcess:
         config, own = self._config, self._replica
         members = tuple(Member(int(n), Dn(dn), at, bool(votes)) for n, dn, at, votes in config["members"])
         membership = Membership(1, members, len(members) + 1)
-        identity = ReplicaIdentity(own, "test", replica_dn(own))
+        identity = PeerIdentity(own, "test", replica_dn(own))
         store = TracedStore if config.get("trace") else ReplicatedStore
         self._engine = store(Path(config["directory"]), SETTINGS, identity, self._before_office)
         executor = ThreadExecutor()
@@ -76,7 +76,7 @@ class ReplicaProcess:
         await outlive_grants(Path(config["directory"]) / "lease", pace, SystemClock())
         self._mastership = Mastership(own, self._engine, executor, SystemClock(), pace)
         settings = AHashSettings(cluster="test", round_trip_ms=round_trip_ms)
-        parts = ReplicaParts(self._engine, executor, SystemClock(), settings, Horizon())
+        parts = PeerParts(self._engine, executor, SystemClock(), settings, Horizon())
         self._service = ReplicatedAHash(self._mastership, parts)
         trust = link_trust(ReplicaGrid(Path(config["grid"])).replica(own))
         links = ReplicationLinks(

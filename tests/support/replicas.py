@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from chelonia.ahash.store.bdb.environment import BdbSettings
-from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.files import PeerIdentity
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.replicated_port import Event, MasterHere
 from chelonia.core.ids import Dn
@@ -42,7 +42,7 @@ class GroupOfOne(ReplicatedStore):
     """A replicated store that is its whole group, as a plain `Store` for the contract suite."""
 
     def __init__(self, directory: Path, settings: BdbSettings) -> None:
-        super().__init__(directory, settings, ReplicaIdentity(1, "test", Dn("/CN=1")))
+        super().__init__(directory, settings, PeerIdentity(1, "test", Dn("/CN=1")))
         self.seen: list[Event] = []
         self._host = LoopThread()
         self._host.run(lambda: self.start(self.seen.append, lambda peer, control, record: None))
@@ -72,7 +72,7 @@ class Wired:
 
     def open(self, replica: int, looked: Callable[[ReplicatedStore], None] = lambda engine: None) -> ReplicatedStore:
         """Open and start one; it may vote. `looked`: is called in between."""
-        identity = ReplicaIdentity(replica, "test", Dn(f"/CN={replica}"))
+        identity = PeerIdentity(replica, "test", Dn(f"/CN={replica}"))
 
         def pause() -> None:
             self.before_office()

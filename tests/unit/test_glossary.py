@@ -23,6 +23,7 @@ PRIVATE_WORDS = {
     "beats": "heartbeats",
     "telling": "answers, or notifications",
     "steering": "operator controls",
+    "strain": "lateness, or loop lag",
     "keeping": "internal blobs, or membership steps",
     "rechecking": "receipt audit",
     "recounts": "listing of records",
@@ -93,6 +94,18 @@ def _names(nodes: list[ast.AST]) -> Iterator[str]:
                 yield name
             case ast.Attribute(attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
                 yield name
+
+
+def test_a_class_of_replicas_is_of_copies_of_blobs() -> None:
+    """The A-Hash's group has peers; a replicated store says so by its adjective (`ReplicatedStore`)."""
+    bad = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, module in _modules().items()
+        if "ahash" in path.name or "ahash" in path.parts
+        for name in module.classes
+        if "Replica" in name and not name.startswith(("Replicated", "Replication"))
+    ]
+    assert bad == []
 
 
 def test_no_name_is_a_private_word() -> None:

@@ -14,7 +14,7 @@ from chelonia.ahash.group.log_vouching import TermMark, Vouched
 from chelonia.ahash.group.peer_messages import Message
 
 
-class ReplicaRole(enum.Enum):
+class PeerRole(enum.Enum):
     """The role of a replica. `OPENING`: master of a term that is not open yet."""
 
     ALONE = "alone"
@@ -137,7 +137,7 @@ class PeerStatus(msgspec.Struct, frozen=True):
     acked: int
 
 
-class ReplicaStatus(msgspec.Struct, frozen=True):
+class GroupStatus(msgspec.Struct, frozen=True):
     """The state of a replica, for status and metrics. `master` None: none is known.
 
     - `lease_ms`: rest of our own lease, 0 without one
@@ -148,7 +148,7 @@ class ReplicaStatus(msgspec.Struct, frozen=True):
     - `acked`: last sequence that we acknowledged in the term we follow
     """
 
-    role: ReplicaRole
+    role: PeerRole
     master: int | None
     term: int
     trusted: bool

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.effects import GroupStatus, PeerRole
 from chelonia.ahash.group.log_vouching import TermMark
 from chelonia.ahash.group.peer_messages import EngineFrame
 from chelonia.core import bounds
@@ -57,10 +57,10 @@ class Standstill:
     _since_ms: int = 0
     _due_ms: int = 0
 
-    def look(self, found: ReplicaStatus, now_ms: int) -> int:
+    def look(self, found: GroupStatus, now_ms: int) -> int:
         """Return for how long the follower has stood still if its engine should be roused now; else 0."""
         self.look_ms = now_ms + LOOK_MS
-        behind = found.role is ReplicaRole.FOLLOWER and found.acked < found.head
+        behind = found.role is PeerRole.FOLLOWER and found.acked < found.head
         seen = (found.term, found.master, found.acked) if behind else None
         if seen is None or seen != self._seen:
             self._seen, self._since_ms, self._due_ms = seen, now_ms, now_ms + STILL_MS

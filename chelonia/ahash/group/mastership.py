@@ -1,9 +1,9 @@
 """One replica at work: carries the protocol's effects out on the engine and the links, and lets answers wait for it.
 
-`protocol.GroupReplica` decides; this does only what it says, in its order. All of it runs on the event loop; the
+`protocol.GroupPeer` decides; this does only what it says, in its order. All of it runs on the event loop; the
 engine's own threads reach it through `Executor.hand_back`.
 Invariants:
-- Only `GroupReplica.covers`, called anew after every wait, decides that something is durable.
+- Only `GroupPeer.covers`, called anew after every wait, decides that something is durable.
 - A batch reaches the engine only in the term it was decided in.
 - An unexpected error ends the process; it never becomes an answer.
 """
@@ -21,14 +21,14 @@ from typing import Any, Final, ParamSpec, Protocol, TypeVar, assert_never
 from msgspec.structs import astuple
 
 from chelonia.ahash.group import effects, log_vouching, membership, peer_messages
-from chelonia.ahash.group.effects import Effects, ReplicaRole
+from chelonia.ahash.group.effects import Effects, PeerRole
 from chelonia.ahash.group.following import Standstill
 from chelonia.ahash.group.histories import Remembers
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import NOWHERE, LogEnd, VouchedCommit
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame, EngineFrame, Message
-from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.group.protocol import GroupPeer
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.port import Executor
@@ -64,7 +64,7 @@ HAND_OVER_MS: Final = 500
 """How long a master that hands over waits for others to hold all it has: with less they lose the election to it."""
 
 
-class ReplicaLinks(Protocol):
+class PeerLinks(Protocol):
     """Authenticated connections to the other replicas."""
 
     def send(self, peer: int, data: bytes) -> bool:
@@ -127,9 +127,9 @@ class _DurabilityWait:
 
 
 class Mastership:
-    """Drives one `GroupReplica`. `start` before use, `run` beside it; it ends when the process has to."""
+    """Drives one `GroupPeer`. `start` before use, `run` beside it; it ends when the process has to."""
 
-    replica: GroupReplica
+    replica: GroupPeer
     """The protocol's state, from `start` on."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Mastership:
         self._executor = executor
         self._clock = clock
         self._pace = pace
-        self._links: ReplicaLinks | None = None
+        self._links: PeerLinks | None = None
         self._listener: MastershipListener | None = None
         self._frames: deque[tuple[int | None, bytes]] = deque()
         self._sending = False
@@ -171,7 +171,7 @@ class Mastership:
 
     # --- life -------------------------------------------------------------------------------------------------------
 
-    async def start(self, links: ReplicaLinks, listener: MastershipListener, members: Membership) -> None:
+    async def start(self, links: PeerLinks, listener: MastershipListener, members: Membership) -> None:
         """Read the end of the log and begin as a follower.
 
         Args: `members`: the group as configured, which counts until the store holds a record of its own. A store with
@@ -194,7 +194,7 @@ class Mastership:
         notes = self._engine.notes
         known = VouchedCommit(*notes.known)
         remembers = Remembers(trusted, notes.run, known, self._engine.newest_term, notes.promised_ms)
-        self.replica = GroupReplica(self.own, record, self._pace, now, end=end, remembers=remembers)
+        self.replica = GroupPeer(self.own, record, self._pace, now, end=end, remembers=remembers)
         self.go_by(record)
         self._engine.start(self._engine_reports, self._engine_sends)
         if found:
@@ -300,7 +300,7 @@ class Mastership:
         return not self._failure and self.replica.may_read_here(now) and not self._is_behind(now)
 
     def _is_behind(self, now: Ms) -> bool:
-        if self.replica.role is ReplicaRole.MASTER or self._engine.applied() >= self._lag_target:
+        if self.replica.role is PeerRole.MASTER or self._engine.applied() >= self._lag_target:
             return False
         return now - self._lagging_since_ms >= self._pace.stale_ms
 

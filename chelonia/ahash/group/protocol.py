@@ -1,6 +1,6 @@
 """The replication protocol of one replica: whom it follows, what is durable, who may answer. Pure; time is passed in.
 
-A `GroupReplica` takes messages of its peers, events of its engine and the passing of time. It returns effects: messages
+A `GroupPeer` takes messages of its peers, events of its engine and the passing of time. It returns effects: messages
 to send, commands to the engine, begin and end of terms. It never reads a clock, a socket or the store. `now_ms` is
 always the process's monotonic clock. Invariants (why they suffice: docs/design/009-replication.md):
 - A term is open only when a majority has its first two commits on stable storage; it answers nothing before.
@@ -24,13 +24,13 @@ from chelonia.ahash.group.effects import (
     Effect,
     Effects,
     FollowerSees,
+    GroupStatus,
     OpenTerm,
+    PeerRole,
     PeerStatus,
     Process,
     Promises,
     ProveTerm,
-    ReplicaRole,
-    ReplicaStatus,
     Send,
     StepDown,
     TermEnded,
@@ -41,6 +41,7 @@ from chelonia.ahash.group.effects import (
 from chelonia.ahash.group.following import Following, HeldFrames
 from chelonia.ahash.group.grant import TermGrant
 from chelonia.ahash.group.histories import Histories, Remembers
+from chelonia.ahash.group.lateness import PeerLateness
 from chelonia.ahash.group.lease import NEVER_MS, Lease, ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched, may_join
 from chelonia.ahash.group.membership import Membership, Quorum
@@ -56,7 +57,6 @@ from chelonia.ahash.group.peer_messages import (
     Stand,
 )
 from chelonia.ahash.group.reign import Reign
-from chelonia.ahash.group.strain import ReplicaStrain
 from chelonia.ahash.group.watermark import Watermark
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
@@ -75,7 +75,7 @@ from chelonia.ahash.store.replicated_port import (
 from chelonia.core.errors import CheloniaError, Kind
 
 
-class GroupReplica:
+class GroupPeer:
     """One replica of a group. The methods that return `Effects` may change it; carry the effects out in order.
 
     Args:
@@ -114,7 +114,7 @@ class GroupReplica:
         self._notices = CandidacyNotices(pace.beat_ms)
         self._candidacy_due_ms = now_ms
         self._turn = ElectionTurn(own, pace, now_ms, remembers.run)
-        self._strain = ReplicaStrain(pace)
+        self._lateness = PeerLateness(pace)
         self._terms_begun = 0
         self._wanted_until_ms = now_ms
         self.attention = Attention(pace.beat_ms, now_ms, now_ms)
@@ -125,11 +125,11 @@ class GroupReplica:
     # ------------------------------------------------------------------------------------------------------ questions
 
     @property
-    def role(self) -> ReplicaRole:
+    def role(self) -> PeerRole:
         """Our role."""
         if self._reign is not None:
-            return ReplicaRole.OPENING if self._reign.opened_ms is None else ReplicaRole.MASTER
-        return ReplicaRole.ALONE if self._following is None else ReplicaRole.FOLLOWER
+            return PeerRole.OPENING if self._reign.opened_ms is None else PeerRole.MASTER
+        return PeerRole.ALONE if self._following is None else PeerRole.FOLLOWER
 
     @property
     def master(self) -> int | None:
@@ -182,7 +182,7 @@ class GroupReplica:
         if self._reign is None or self._reign.opened_ms is None:
             return False
         since = self._reign.watermark.waiting_since()
-        return since is None or now_ms - since < self._pace.lease_ms + self._strain.extra_ms(now_ms)
+        return since is None or now_ms - since < self._pace.lease_ms + self._lateness.extra_ms(now_ms)
 
     def may_read_here(self, now_ms: int) -> bool:
         """Return whether we answer reads that need not be newest; their answers still wait for `covers`."""
@@ -211,11 +211,11 @@ class GroupReplica:
         """Return the latest time for the next `tick`; never in the past."""
         return max(now_ms, self.attention.due_ms)
 
-    def status(self, now_ms: int) -> ReplicaStatus:
+    def status(self, now_ms: int) -> GroupStatus:
         """Return our state at a glance."""
         reign, found = self._reign, self._following
         acked = reign.acked if reign else {}
-        return ReplicaStatus(
+        return GroupStatus(
             role=self.role,
             master=self.master,
             term=self.term,
@@ -229,7 +229,7 @@ class GroupReplica:
             peers=tuple(PeerStatus(each, acked.get(each, 0)) for each in self._others()),
             parted=tuple(sorted(self.histories.parted)),
             terms_begun=self._terms_begun,
-            stretch=self._strain.stretch(now_ms),
+            stretch=self._lateness.stretch(now_ms),
             acked=self._flushed.sequence if self._flushed is not None and self._trusted else 0,
         )
 
@@ -246,7 +246,7 @@ class GroupReplica:
         if self._reign is not None:
             self._reign.watermark.forget(peer)
             self._reign.acked.pop(peer, None)
-            self._send(peer, self._reign.beat(now_ms, self._strain.lease_ms(now_ms)))
+            self._send(peer, self._reign.beat(now_ms, self._lateness.lease_ms(now_ms)))
         elif self._may_elect(now_ms):
             self._send_candidacy(peer)
         return self._done(now_ms)
@@ -465,7 +465,7 @@ class GroupReplica:
             return
         reign.refused.discard(peer)
         if reign.lease.echoed(peer, echo.sent_ms, echo.lease_ms):
-            self._strain.late(now_ms - echo.sent_ms - self._pace.round_trip_ms, now_ms)
+            self._lateness.late(now_ms - echo.sent_ms - self._pace.round_trip_ms, now_ms)
         if echo.ack is not None:
             self._acked(peer, echo.ack)
 
@@ -507,7 +507,7 @@ class GroupReplica:
 
     def _send_heartbeats(self, reign: Reign, now_ms: int, *, sent_ms: int) -> None:
         reign.announced, reign.with_frames, reign.announce_after_ms = reign.reported, False, now_ms + self._pace.tell_ms
-        beat = reign.beat(sent_ms, self._strain.lease_ms(now_ms) if sent_ms else 0)
+        beat = reign.beat(sent_ms, self._lateness.lease_ms(now_ms) if sent_ms else 0)
         for peer in self._others():
             self._send(peer, beat)
 
@@ -721,7 +721,7 @@ class GroupReplica:
             words = {**self._notices.words(among, now_ms), self._own: self._word()}
             found = ballot(self._own, words, self._quorum, joining=joining)
             if found is not None:
-                self._effects.append(self._turn.take(*found, now_ms, self._strain.extra_ms(now_ms)))
+                self._effects.append(self._turn.take(*found, now_ms, self._lateness.extra_ms(now_ms)))
 
     # --------------------------------------------------------------------------------------------------- engine frames
 
@@ -767,12 +767,12 @@ class GroupReplica:
     def _lapse(self, now_ms: int) -> None:
         """Let leases and grants end in time, before anything that arrives late can prolong them."""
         reign = self._reign
-        self._strain.late(self.attention.comes(now_ms), now_ms)
+        self._lateness.late(self.attention.comes(now_ms), now_ms)
         if reign is not None:
             waits_ms = reign.waits_ms(now_ms)
             if self._is_deserted(reign, now_ms):
                 self._end_reign("no majority answers", step_down=True)
-            elif waits_ms and waits_ms >= self._strain.stuck_ms(now_ms, self._turn.failures):
+            elif waits_ms and waits_ms >= self._lateness.stuck_ms(now_ms, self._turn.failures):
                 self._end_reign("a majority answers but does not acknowledge", step_down=True)
         elif self._following is not None and now_ms >= max(self._grant.until_ms, self.attention.grace_until_ms):
             self._following = None
@@ -780,7 +780,7 @@ class GroupReplica:
 
     def _is_deserted(self, reign: Reign, now_ms: int) -> bool:
         """Whether a majority is silent. A replica that had no time to listen listens first, up to `stale_ms`."""
-        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._strain.dead_ms(now_ms)
+        silent_ms = now_ms - max(reign.began_ms, self._lease_until(now_ms)) - self._lateness.dead_ms(now_ms)
         return silent_ms >= 0 and (now_ms >= self.attention.grace_until_ms or silent_ms >= self._pace.stale_ms)
 
     def _done(self, now_ms: int) -> Effects:

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
 
 from chelonia.ahash.group import forwarding, membership_steps
-from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.effects import GroupStatus, PeerRole
 from chelonia.ahash.group.forwarding import ForwardedCall, Forwarder, NotCarriedOut
-from chelonia.ahash.group.mastership import Mastership, ReplicaLinks, TermDurability
+from chelonia.ahash.group.mastership import Mastership, PeerLinks, TermDurability
 from chelonia.ahash.group.membership import Membership
 from chelonia.ahash.group.peer_messages import AnswerFrame, CallFrame
 from chelonia.ahash.service import BRIEF, AHashService, backup_path
@@ -38,7 +38,7 @@ from chelonia.core.ids import Ms
 from chelonia.core.limits import LimitCounts
 from chelonia.core.operations.ahash import AHASH
 from chelonia.core.operations.rows import Retry
-from chelonia.core.ports.ahash import AHash, AHashStatus, PagesSeen, ReplicaView, TransactOutcome
+from chelonia.core.ports.ahash import AHash, AHashStatus, PagesSeen, PeerView, TransactOutcome
 from chelonia.core.rights.access import check_access, guarded
 from chelonia.core.timing.clock import Clock
 from chelonia.core.timing.eager import begin
@@ -61,16 +61,16 @@ BEHIND_MS: Final = 300
 """How long a read waits for this copy to reach the caller's position before it goes to the master."""
 
 _ROLES: Final = {
-    ReplicaRole.MASTER: "master",
-    ReplicaRole.FOLLOWER: "client",
-    ReplicaRole.OPENING: "opening",
-    ReplicaRole.ALONE: "alone",
+    PeerRole.MASTER: "master",
+    PeerRole.FOLLOWER: "client",
+    PeerRole.OPENING: "opening",
+    PeerRole.ALONE: "alone",
 }
 _AGAIN: Final = frozenset({Kind.UNAVAILABLE, Kind.OUTCOME_UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaParts:
+class PeerParts:
     """The parts of a replica. `horizon`: of the process, notes every position answered here. `pages_seen`: returns the
     report of the page scrub."""
 
@@ -120,7 +120,7 @@ def _asked(
 class ReplicatedAHash:
     """One replica of the A-Hash. `start` before use, `run` beside it, `close` at the end."""
 
-    def __init__(self, mastership: Mastership, parts: ReplicaParts) -> None:
+    def __init__(self, mastership: Mastership, parts: PeerParts) -> None:
         self._mastership = mastership
         self._parts = parts
         self.limits = LimitCounts(parts.clock.monotonic_ms)
@@ -133,7 +133,7 @@ class ReplicatedAHash:
         self._carrying_out = 0
         self._quiet_until_ms: dict[int, Ms] = {}
 
-    async def start(self, links: ReplicaLinks, members: Membership) -> None:
+    async def start(self, links: PeerLinks, members: Membership) -> None:
         """Begin as a follower. Raises: BAD_CONFIG, INTERNAL."""
         await self._mastership.start(links, self, members)
 
@@ -208,9 +208,9 @@ class ReplicatedAHash:
             lease_stretch=found.stretch,
         )
 
-    def _views(self, found: ReplicaStatus) -> tuple[ReplicaView, ...]:
+    def _views(self, found: GroupStatus) -> tuple[PeerView, ...]:
         peers = {peer.replica: peer for peer in found.peers}
-        own, is_master = self._mastership.own, found.role is ReplicaRole.MASTER
+        own, is_master = self._mastership.own, found.role is PeerRole.MASTER
         views = []
         for member in self._mastership.replica.membership.members:
             peer = peers.get(member.replica)
@@ -227,7 +227,7 @@ class ReplicatedAHash:
                 lag = max(0, found.head - peer.acked)
             trip = self._mastership.round_trip_ms(member.replica)
             distance = -1 if trip is None else trip
-            views.append(ReplicaView(member.replica, member.dn, member.address, role, lag, distance))
+            views.append(PeerView(member.replica, member.dn, member.address, role, lag, distance))
         return tuple(views)
 
     @property

@@ -111,7 +111,7 @@ class LinkIdentity:
 
 
 class ReplicationLinks:
-    """All links of one replica: its `ReplicaLinks`."""
+    """All links of one replica: its `PeerLinks`."""
 
     def __init__(
         self, own: LinkIdentity, membership: Membership, trust: LinkTrust, receiver: Receiver, clock: Clock

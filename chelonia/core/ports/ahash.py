@@ -181,7 +181,7 @@ class ObjectPage(msgspec.Struct, frozen=True):
         return self.ids[-1] if self.more and self.ids else ""
 
 
-class ReplicaView(msgspec.Struct, frozen=True):
+class PeerView(msgspec.Struct, frozen=True):
     """One replica of a group as another sees it.
 
     `role`: `master`, `follower`, `learner` (without a vote), `away`, or `parted`: each of the two lacks changes that
@@ -231,7 +231,7 @@ class AHashStatus(msgspec.Struct, frozen=True):
     lease_ms: int = 0
     elected_ms: Ms = Ms(0)
     membership: int = 0
-    replicas: tuple[ReplicaView, ...] = ()
+    replicas: tuple[PeerView, ...] = ()
     pages: PagesSeen | None = None
     round_trip_ms: int = 0
     vouched_term: int = 0

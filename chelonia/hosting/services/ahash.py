@@ -17,7 +17,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.ahash_replica import (
     REPLACE,
     RESTORE,
-    ReplicaSurroundings,
+    PeerSurroundings,
     end,
     host_replica,
     leave_group,
@@ -80,9 +80,7 @@ async def _host_alone(node: HostingNode, section: AHashSection, scrub: PageScrub
 
 
 async def _host_replica(node: HostingNode, section: AHashSection, scrub: PageScrub) -> ReplicatedAHash:
-    around = ReplicaSurroundings(
-        node.dn, node.tls, node.clock, node.ids, node.horizon, scrub, node.config.trust.issuers
-    )
+    around = PeerSurroundings(node.dn, node.tls, node.clock, node.ids, node.horizon, scrub, node.config.trust.issuers)
     replica = await host_replica(section, settings_of(section), around)
     node.closers.append(replica.close)
     node.all_jobs.append(("ahash", lambda: replica.jobs))

@@ -7,7 +7,7 @@ from chelonia.core.ids import Dn, ServiceId
 from chelonia.hosting.config import LibrarianSection, trusted
 from chelonia.hosting.doors.compact_server import offer
 from chelonia.hosting.doors.soap_door import SoapDoor
-from chelonia.hosting.event_loop_watch import Strain
+from chelonia.hosting.event_loop_watch import LoopLag
 from chelonia.hosting.neighbours import HttpNeighbours, heartbeats_end
 from chelonia.hosting.net.rpc_client import remote_ahash
 from chelonia.hosting.record_key import load_record_key, save_record_key
@@ -28,8 +28,8 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
     tuning.setdefault("root_owner", Dn(admins[0] if admins else ""))
     record_key = load_record_key(section.record_key_file)
     settings = LibrarianSettings(bootstrap=trusted(node.config), record_key=record_key, **tuning)
-    neighbours, carrier, strain = HttpNeighbours(node.link), HttpTransfers(node.client), Strain()
-    around = (neighbours, carrier, strain, node.metrics.limits)
+    neighbours, carrier, loop_lag = HttpNeighbours(node.link), HttpTransfers(node.client), LoopLag()
+    around = (neighbours, carrier, loop_lag, node.metrics.limits)
     world = World(node.directory, KeyVerifier(), node.clock, node.ids, settings, *around)
     ahash = node.ahash or remote_ahash(node.link, section.ahash)
     librarian = LibrarianService(ahash, LibrarianIdentity(node.dn, ServiceId(section.id)), world)
@@ -37,7 +37,7 @@ async def host(node: HostingNode, section: LibrarianSection) -> None:
         return
     save_record_key(section.record_key_file, librarian.record_key)
     node.closers.append(librarian.stop)
-    node.forever("event loop watch", strain.run)
+    node.forever("event loop watch", loop_lag.run)
     node.keep("librarian", librarian.run())
     node.all_jobs.append(("librarian", lambda: librarian.jobs))
     node.metrics.keep(

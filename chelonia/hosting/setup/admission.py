@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.ports.ahash import ReplicaView
+from chelonia.core.ports.ahash import PeerView
 from chelonia.hosting.net.identity import is_for, names_of, subject_dn
 from chelonia.hosting.setup.first_config import ClusterFacts
 
@@ -104,7 +104,7 @@ class Expected:
     dn: Dn
     secret: bytes
     address: str
-    members: Sequence[ReplicaView]
+    members: Sequence[PeerView]
     taken: Sequence[Dn]
 
 
@@ -196,12 +196,12 @@ def check_free(expected: Expected) -> None:
         raise CheloniaError(Kind.EXISTS, "admit", expected.host, cause)
 
 
-def may_be_his(members: Sequence[ReplicaView], address: str) -> bool:
+def may_be_his(members: Sequence[PeerView], address: str) -> bool:
     """Return whether a member at a newcomer's address may be its own earlier replica, whatever the certificate."""
     return any(view.address == address and view.role not in _AT_WORK for view in members)
 
 
-def replica_of(members: Sequence[ReplicaView], dn: Dn) -> int:
+def replica_of(members: Sequence[PeerView], dn: Dn) -> int:
     """Return the replica that a host has already, 0: none."""
     return next((view.replica for view in members if view.dn == dn), 0)
 

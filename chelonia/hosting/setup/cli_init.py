@@ -18,7 +18,7 @@ from cryptography import x509
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.hosting.config import ReplicaEntry
+from chelonia.hosting.config import PeerEntry
 from chelonia.hosting.net.certificates import (
     CERTIFICATE_LIFETIME_S,
     CertificateAuthority,
@@ -117,7 +117,7 @@ def _init(options: argparse.Namespace) -> int:
     administrator = _administrator(options, places)
     host_files.write_secret(places, owner, SystemIds().token(SECRET_BYTES).hex())
     host_files.make_data(places, owner)
-    replicas = (ReplicaEntry(1, name, options.port + REPLICA, dn),)
+    replicas = (PeerEntry(1, name, options.port + REPLICA, dn),)
     founded = host_files.founded_before(places, owner)
     cluster_id = founded or SystemIds().uuid()
     facts = (cluster_id, options.port, (administrator,), hosts, replicas, options.round_trip_ms)

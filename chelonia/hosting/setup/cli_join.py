@@ -28,7 +28,7 @@ from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.hosting.ahash_replica import settings_of
-from chelonia.hosting.config import AHashSection, NodeConfig, ReplicaEntry, load_config, read_secret
+from chelonia.hosting.config import AHashSection, NodeConfig, PeerEntry, load_config, read_secret
 from chelonia.hosting.net.certificates import (
     CertificateAuthority,
     Issued,
@@ -176,12 +176,12 @@ async def _admitting(options: argparse.Namespace, name: str) -> int:
     return 0
 
 
-def _replicas(status: AHashStatus) -> tuple[ReplicaEntry, ...]:
+def _replicas(status: AHashStatus) -> tuple[PeerEntry, ...]:
     """Return the members of the A-Hash's group, as a configuration names them."""
     found = []
     for view in status.replicas:
         host, _, port = view.address.rpartition(":")
-        found.append(ReplicaEntry(view.replica, host, int(port), view.dn))
+        found.append(PeerEntry(view.replica, host, int(port), view.dn))
     return tuple(found)
 
 

@@ -44,7 +44,7 @@ from chelonia.hosting.config import (
     ListenSection,
     NodeConfig,
     NodeSection,
-    ReplicaEntry,
+    PeerEntry,
     ShepherdSection,
     TlsSection,
     TrustedService,
@@ -355,7 +355,7 @@ class DevCluster:
 
     def _ahash(self, place: DevNode, replicas: list[DevNode], kept: Kept) -> AHashSection:
         settings = AHashSettings(cluster=kept.cluster if replicas else "")
-        entries = tuple(ReplicaEntry(each.replica, HOST, each.replica_port, each.dn) for each in replicas)
+        entries = tuple(PeerEntry(each.replica, HOST, each.replica_port, each.dn) for each in replicas)
         backups = self._root / "backups"
         backups.mkdir(exist_ok=True)
         group = (place.replica, HOST, entries)

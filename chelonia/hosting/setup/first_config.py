@@ -25,7 +25,7 @@ from chelonia.hosting.config import (
     ListenSection,
     NodeConfig,
     NodeSection,
-    ReplicaEntry,
+    PeerEntry,
     ShepherdSection,
     TlsSection,
     TrustedService,
@@ -93,7 +93,7 @@ class ClusterFacts(msgspec.Struct, frozen=True):
     port: int
     administrators: tuple[Dn, ...]
     hosts: tuple[str, ...]
-    replicas: tuple[ReplicaEntry, ...]
+    replicas: tuple[PeerEntry, ...]
     round_trip_ms: int = bounds.ROUND_TRIP_MS
     issuers: tuple[Dn, ...] = ()
 

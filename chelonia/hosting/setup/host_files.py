@@ -22,7 +22,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.config import (
     NodeConfig,
-    ReplicaEntry,
+    PeerEntry,
     load_config,
     parse_config,
     read_secret,
@@ -171,7 +171,7 @@ def write_configs(host: HostFacts, cluster: ClusterFacts, places: HostPaths, own
     _write_config(places.core, core_config(host, cluster, places), owner, verb)
 
 
-def name_replicas(path: Path, replicas: tuple[ReplicaEntry, ...]) -> bool:
+def name_replicas(path: Path, replicas: tuple[PeerEntry, ...]) -> bool:
     """Have the core's configuration name all replicas, in the lines that `init` or `join` wrote; all else in it stays.
 
     Returns: whether it does now; False where a person has written these lines in another way.

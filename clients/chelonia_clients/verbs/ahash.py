@@ -10,7 +10,7 @@ from typing import Final
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
-from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep, ReplicaView
+from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep, PeerView
 from chelonia.core.timing.clock import stamp
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.client import RETRY_MS, new_call
@@ -186,7 +186,7 @@ async def ask_all(ahashes: Mapping[str, AHash]) -> tuple[dict[str, AHashStatus],
     return statuses, silent
 
 
-def _master_of(found: AHashStatus) -> ReplicaView | None:
+def _master_of(found: AHashStatus) -> PeerView | None:
     """The master that this replica knows; None while one is elected or opens its term."""
     master = next((view for view in found.replicas if view.role == "master"), None)
     return None if found.role == "opening" else master

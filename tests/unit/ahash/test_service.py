@@ -23,7 +23,7 @@ from chelonia.ahash.service import (
 )
 from chelonia.ahash.store import meta, store_threads
 from chelonia.ahash.store.bdb import replicated
-from chelonia.ahash.store.bdb.files import ReplicaIdentity
+from chelonia.ahash.store.bdb.files import PeerIdentity
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.port import StoredState
 from chelonia.ahash.store.store_threads import ThreadExecutor
@@ -422,7 +422,7 @@ async def test_a_replication_thread_that_comes_to_no_end_is_told_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replicated, "REPLICATION_ROUND_S", 0.2)
-    engine = ReplicatedStore(tmp_path, SMALL, ReplicaIdentity(1, "test", Dn("/CN=1")))
+    engine = ReplicatedStore(tmp_path, SMALL, PeerIdentity(1, "test", Dn("/CN=1")))
     engine.start(lambda event: None, lambda peer, control, record: None)
 
     def replicate(executor: ThreadExecutor) -> None:

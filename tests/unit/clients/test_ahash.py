@@ -9,14 +9,14 @@ from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.ports.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, ReplicaView
+from chelonia.core.ports.ahash import AHashStatus, GroupChange, GroupStep, PagesSeen, PeerView
 from chelonia.core.values import replace
 from chelonia_clients.arguments import UsageError
 from chelonia_clients.verbs import ahash as verbs_ahash
 
 
-def view(replica: int, role: str = "follower", lag: int = 0) -> ReplicaView:
-    return ReplicaView(replica, Dn(f"/CN={replica}"), f"h{replica}:7", role, lag)
+def view(replica: int, role: str = "follower", lag: int = 0) -> PeerView:
+    return PeerView(replica, Dn(f"/CN={replica}"), f"h{replica}:7", role, lag)
 
 
 MASTER = AHashStatus(
@@ -54,7 +54,7 @@ class PaperAHash:
         status = await self.status(call)
         self.changes.append(change)
         if change.step is GroupStep.ADD:
-            new = ReplicaView(4, change.dn, change.address, "away", -1)
+            new = PeerView(4, change.dn, change.address, "away", -1)
             self.tells = replace(status, replicas=(*status.replicas, new))
         else:
             kept = tuple(each for each in status.replicas if each.replica != change.replica)

@@ -7,7 +7,7 @@ import pytest
 from chelonia.core.cluster.healing import Exposed, NodeCursor
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms, ServiceId
-from chelonia.core.ports.ahash import AHashStatus, Position, ReplicaView
+from chelonia.core.ports.ahash import AHashStatus, PeerView, Position
 from chelonia.core.ports.librarian import HealthSummary, NodeView
 from chelonia.core.timing.jobs import FAILING, JobView, NodeJobs
 from chelonia.core.values import replace
@@ -27,7 +27,7 @@ AWAY = CheloniaError(Kind.NETWORK, cause="connection refused")
 
 
 def ahash(*roles: str, role: str = "master") -> AHashStatus:
-    views = tuple(ReplicaView(n, Dn(f"/CN={n}"), f"h{n}:1", each, 0) for n, each in enumerate(roles, 1))
+    views = tuple(PeerView(n, Dn(f"/CN={n}"), f"h{n}:1", each, 0) for n, each in enumerate(roles, 1))
     return AHashStatus(Position("c", 1, 2), role, True, 10, 1 << 30, 1, replicas=views)
 
 

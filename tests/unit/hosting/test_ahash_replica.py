@@ -13,7 +13,7 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.ports.ahash import AHashStatus, PagesSeen, ReplicaView
+from chelonia.core.ports.ahash import AHashStatus, PagesSeen, PeerView
 from chelonia.core.values import replace
 from chelonia.hosting import ahash_replica
 from chelonia.hosting.ahash_replica import (
@@ -34,9 +34,9 @@ from tests.support.ahash import LIBRARIAN, serving
 from tests.support.failing import fails
 
 VIEWS = (
-    ReplicaView(1, Dn("/CN=1"), "h1:7", "follower", 3),
-    ReplicaView(2, Dn("/CN=2"), "h2:7", "master", 0),
-    ReplicaView(3, Dn("/CN=3"), "h3:7", "away", -1),
+    PeerView(1, Dn("/CN=1"), "h1:7", "follower", 3),
+    PeerView(2, Dn("/CN=2"), "h2:7", "master", 0),
+    PeerView(3, Dn("/CN=3"), "h3:7", "away", -1),
 )
 STATUS = AHashStatus(Position("c", 1, 9), "master", True, 5, 9, replica=2, term=4, lease_ms=371, replicas=VIEWS)
 

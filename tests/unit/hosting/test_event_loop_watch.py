@@ -3,20 +3,20 @@
 import asyncio
 import time
 
-from chelonia.hosting.event_loop_watch import Strain
+from chelonia.hosting.event_loop_watch import LoopLag
 from tests.support.polling import poll_async
 
 
 async def test_a_blocked_event_loop_is_strain_and_an_idle_one_is_not() -> None:
-    strain = Strain()
-    measuring = asyncio.create_task(strain.run())
+    loop_lag = LoopLag()
+    measuring = asyncio.create_task(loop_lag.run())
 
     async def late() -> bool:
         time.sleep(0.2)
-        return strain() > 100
+        return loop_lag() > 100
 
     async def prompt() -> bool:
-        return strain() < 50  # a busy machine gives it its turns late
+        return loop_lag() < 50  # a busy machine gives it its turns late
 
     try:
         await poll_async(late, 10.0, interval=0.01, what="the loop is seen to be late")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings, DamagedTree
-from chelonia.ahash.store.bdb.files import ReplicaIdentity, last_counted, sync_path
+from chelonia.ahash.store.bdb.files import PeerIdentity, last_counted, sync_path
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.core.errors import CheloniaError, Kind
@@ -28,7 +28,7 @@ STEP_PAGES: Final = 256
 def open_replica(
     directory: Path,
     settings: BdbSettings,
-    identity: ReplicaIdentity,
+    identity: PeerIdentity,
     *,
     others: bool,
     goes_on: Callable[[], None] = lambda: None,

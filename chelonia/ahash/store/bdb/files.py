@@ -24,7 +24,7 @@ class CommitCounter:
     Two slots of 64 bytes, written in turn and in place, each one line: `chelonia-commits 1 <generation> <sequence>
     <CRC-32 of what stands before it>`. The larger valid one counts. Written after every commit, synced the first time
     and at checkpoints: after a power loss it may be behind, never ahead. A replica counts by term instead of generation
-    (file `acked`), and keeps other numbers in others (`ReplicaNotes`). The file is mapped: noting a number is no system
+    (file `acked`), and keeps other numbers in others (`PeerNotes`). The file is mapped: noting a number is no system
     call, as it happens before every acknowledgement.
     """
 
@@ -68,7 +68,7 @@ class CommitCounter:
             self._file = -1
 
 
-class ReplicaNotes:
+class PeerNotes:
     """Notes of a replica beside its log: `known`, `promised` and `acked`, in files of those names.
 
     Attributes:
@@ -172,7 +172,7 @@ def sync_path(path: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaIdentity:
+class PeerIdentity:
     """The owner of a directory: replica, cluster and name."""
 
     replica: int
@@ -180,7 +180,7 @@ class ReplicaIdentity:
     dn: Dn
 
 
-def claim_directory(path: Path, own: ReplicaIdentity) -> None:
+def claim_directory(path: Path, own: PeerIdentity) -> None:
     """Write the owner of a directory to its file `path`, or check it. Raises: BAD_CONFIG for another replica's."""
     text = f"chelonia-replica 1\n{own.replica}\n{own.cluster}\n{own.dn}\n"
     try:

@@ -35,8 +35,8 @@ from chelonia.ahash.store.bdb.commits import Commits
 from chelonia.ahash.store.bdb.elections import Elections, Order
 from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
 from chelonia.ahash.store.bdb.files import (
-    ReplicaIdentity,
-    ReplicaNotes,
+    PeerIdentity,
+    PeerNotes,
     claim_directory,
     free_lock,
     make_private,
@@ -95,7 +95,7 @@ class ReplicatedStore:
         self,
         directory: Path,
         settings: BdbSettings,
-        identity: ReplicaIdentity,
+        identity: PeerIdentity,
         before_office: Callable[[], None] = lambda: None,
     ) -> None:
         self._directory = directory
@@ -140,7 +140,7 @@ class ReplicatedStore:
         self._lock = take_lock(directory / "lock")
         try:
             claim_directory(directory / "replica", identity)
-            self.notes = ReplicaNotes(directory)
+            self.notes = PeerNotes(directory)
             with environment.opening(directory, REFILL):
                 self._elections = Elections(
                     self._open_environment(),

@@ -133,8 +133,8 @@ class Copies:
 
     def room(self) -> Callable[[QueuedBlob], bool]:
         """Return a function that answers for one blob after another whether a copy can begin beside those before."""
-        if self._on.world.strain is not None:
-            self._throttle.look(self._on.world.strain(), self._on.now)
+        if self._on.world.loop_lag is not None:
+            self._throttle.look(self._on.world.loop_lag(), self._on.now)
             self._slots.total_max = self._throttle.allowed
         left = self._slots.copy()
 

@@ -1,14 +1,14 @@
 """When a follower that acknowledges nothing has its engine roused."""
 
-from chelonia.ahash.group.effects import ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.effects import GroupStatus, PeerRole
 from chelonia.ahash.group.following import STILL_MS, Standstill
 from chelonia.ahash.group.log_vouching import Vouched
 
 
 def status(
-    acked: int, head: int = 9, role: ReplicaRole = ReplicaRole.FOLLOWER, term: int = 3, master: int = 2
-) -> ReplicaStatus:
-    return ReplicaStatus(role, master, term, True, True, 0, head, 0, 1, Vouched(0, 0, 0), (), acked=acked)
+    acked: int, head: int = 9, role: PeerRole = PeerRole.FOLLOWER, term: int = 3, master: int = 2
+) -> GroupStatus:
+    return GroupStatus(role, master, term, True, True, 0, head, 0, 1, Vouched(0, 0, 0), (), acked=acked)
 
 
 def test_who_acknowledges_nothing_is_roused_again_and_again() -> None:
@@ -18,7 +18,7 @@ def test_who_acknowledges_nothing_is_roused_again_and_again() -> None:
 
 
 def test_who_gets_on_or_lacks_nothing_or_follows_another_is_left_alone() -> None:
-    for after in (status(5), status(9), status(4, term=4), status(4, master=1), status(4, role=ReplicaRole.ALONE)):
+    for after in (status(5), status(9), status(4, term=4), status(4, master=1), status(4, role=PeerRole.ALONE)):
         still = Standstill()
         assert not still.look(status(4), 0)
         assert not still.look(after, STILL_MS)

@@ -1,5 +1,5 @@
 """Acknowledged commits that a replica knows keep it from masters without them; and how long it is bound under
-strain."""
+lateness."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import threading
 import pytest
 from msgspec.structs import replace as replace_struct
 
-from chelonia.ahash.group.effects import Admission, AskElection, Promises, ReplicaRole, Send, StepDown
+from chelonia.ahash.group.effects import Admission, AskElection, PeerRole, Promises, Send, StepDown
 from chelonia.ahash.group.histories import Remembers
+from chelonia.ahash.group.lateness import LATENESS_KEPT_MS, LATENESSES_BORNE, PeerLateness
 from chelonia.ahash.group.lease import held_for
 from chelonia.ahash.group.log_vouching import NOWHERE, OPEN_END, LogEnd, Vouched, VouchedCommit
 from chelonia.ahash.group.peer_messages import Ack, Beat, Echo, EngineFrame, Past, Stand
-from chelonia.ahash.group.protocol import GroupReplica
-from chelonia.ahash.group.strain import STRAIN_KEPT_MS, STRAIN_TIMES, ReplicaStrain
+from chelonia.ahash.group.protocol import GroupPeer
 from chelonia.ahash.store.replicated_port import (
     ElectionFailed,
     Flushed,
@@ -52,7 +52,7 @@ def past(*held: VouchedCommit, known: VouchedCommit = NOWHERE, number: int = 1) 
     return Past(number, known, held)
 
 
-def knowing() -> GroupReplica:
+def knowing() -> GroupPeer:
     """Replica 1, whose log ends in term 3 of replica 2, and which knows that its commit 38 is acknowledged."""
     return replica(beside=Remembers(True, run=7, known=VouchedCommit(3, 2, 0, 38)))
 
@@ -61,7 +61,7 @@ def test_who_knows_more_than_an_open_term_has_is_not_cut_back() -> None:
     one = knowing()
     one.received(2, past(VouchedCommit(3, 2, 0, 37), VouchedCommit(5, 2, 99, OPEN_END)), OPEN)
     effects = one.received(2, beat(durable=42, base=Vouched(3, 2, 60)), OPEN)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     assert one.status(OPEN).parted == (2,)
     assert sent(Stand, effects, 2)
     assert one.admits(2, EngineFrame(True, 5, b"c", b"r"), OPEN) is Admission.DROP
@@ -74,7 +74,7 @@ def test_a_term_that_has_what_is_known_is_followed_whatever_passed_between() -> 
         2, past(VouchedCommit(3, 2, 0, 39), VouchedCommit(4, 3, 98, 60), VouchedCommit(5, 2, 99, OPEN_END)), OPEN
     )
     one.received(2, beat(durable=42, base=Vouched(4, 3, 60)), OPEN)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
     assert one.status(OPEN).parted == ()
 
 
@@ -89,7 +89,7 @@ def test_who_has_nothing_left_follows_an_open_term_of_any_history() -> None:
     one = replica(end=LogEnd(None, 0), trusted=False, beside=Remembers(False, run=7, known=VouchedCommit(3, 2, 0, 38)))
     one.received(2, past(OTHERS, VouchedCommit(5, 2, 99, OPEN_END)), OPEN)
     one.received(2, beat(durable=42), OPEN)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
 
 
 def test_two_histories_elect_nobody_together_until_one_is_emptied() -> None:
@@ -141,19 +141,19 @@ def test_a_term_that_the_engine_takes_nothing_of_is_not_followed() -> None:
     one = replica()
     one.received(3, EngineFrame(False, 6, b"vote", b""), OPEN)
     effects = one.received(2, beat(durable=42), OPEN)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     assert [word.seen for word in sent(Stand, effects, 2)] == [(6, 0)]
     again = replica(beside=Remembers(True, engine_term=6))
     again.received(2, beat(durable=42), OPEN)
-    assert again.role is ReplicaRole.ALONE
+    assert again.role is PeerRole.ALONE
 
 
-# ------------------------------------------------------------------------------------------------------------- strain
+# ------------------------------------------------------------------------------------------------------------- lateness
 
 
-def strained(one: GroupReplica, now_ms: int, late_ms: int = 300) -> int:
+def strained(one: GroupPeer, now_ms: int, late_ms: int = 300) -> int:
     """Make it late three times, a lease apart. Returns: the time after."""
-    for _ in range(STRAIN_TIMES):
+    for _ in range(LATENESSES_BORNE):
         keep_time(one, now_ms, now_ms := now_ms + 2 * PACE.lease_ms)
         now_ms += late_ms + PACE.beat_ms
         one.tick(now_ms)
@@ -170,7 +170,7 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
     assert one.status(now_ms).stretch == bounds.LEASE_STRETCH_MAX
     [first, *_] = sent(Beat, one.mastered(5, END, now_ms))
     assert first.lease_ms == PACE.longest_ms
-    assert one.status(now_ms + STRAIN_KEPT_MS).stretch == 1
+    assert one.status(now_ms + LATENESS_KEPT_MS).stretch == 1
 
 
 @pytest.mark.parametrize(
@@ -179,25 +179,25 @@ def test_who_is_late_again_and_again_asks_for_longer_leases_within_a_bound() -> 
 )
 def test_leases_last_as_much_longer_as_the_third_worst_lateness_takes(late_ms: tuple[int, ...], lease_ms: int) -> None:
     """They last not much longer: a frozen master is not missed for so long."""
-    strain = ReplicaStrain(PACE)
+    lateness = PeerLateness(PACE)
     for number, late in enumerate(late_ms):
-        strain.late(late, number * PACE.lease_ms)
+        lateness.late(late, number * PACE.lease_ms)
     now_ms = len(late_ms) * PACE.lease_ms
-    assert strain.lease_ms(now_ms) == lease_ms
-    assert strain.extra_ms(now_ms) == max(0, lease_ms - PACE.lease_ms)
+    assert lateness.lease_ms(now_ms) == lease_ms
+    assert lateness.extra_ms(now_ms) == max(0, lease_ms - PACE.lease_ms)
 
 
 @pytest.mark.parametrize(
     ("late_ms", "failures", "role"),
     [
-        (300, 0, ReplicaRole.ALONE),
-        (300, 4, ReplicaRole.OPENING),
-        (0, 0, ReplicaRole.ALONE),
-        (0, 4, ReplicaRole.OPENING),
+        (300, 0, PeerRole.ALONE),
+        (300, 4, PeerRole.OPENING),
+        (0, 0, PeerRole.ALONE),
+        (0, 4, PeerRole.OPENING),
     ],
 )
 def test_a_term_may_take_longer_to_open_where_attempts_came_to_nothing(
-    late_ms: int, failures: int, role: ReplicaRole
+    late_ms: int, failures: int, role: PeerRole
 ) -> None:
     """No such term would ever open otherwise. Followers slower than the wait for a term begin anew in the next one. A
     disk that takes two seconds to sync, with no late process, syncs its first commits again."""
@@ -214,7 +214,7 @@ def test_a_term_may_take_longer_to_open_where_attempts_came_to_nothing(
     assert one.role is role
 
 
-def opened_after(opening_ms: int) -> tuple[GroupReplica, int]:
+def opened_after(opening_ms: int) -> tuple[GroupPeer, int]:
     """A master whose term opened so much later, when the others had its first two commits. Returns: the time after,
     too."""
     one, began_ms = replica(), OPEN
@@ -226,11 +226,11 @@ def opened_after(opening_ms: int) -> tuple[GroupReplica, int]:
         listens(one, began_ms, synced_ms)
         one.received(2, Echo(synced_ms, 5, True, Ack(LogPosition(5, 1, 100 * sequence), sequence)), synced_ms)
         began_ms = synced_ms
-    assert one.status(began_ms).role is ReplicaRole.MASTER
+    assert one.status(began_ms).role is PeerRole.MASTER
     return one, began_ms
 
 
-def listens(one: GroupReplica, since_ms: int, until_ms: int) -> None:
+def listens(one: GroupPeer, since_ms: int, until_ms: int) -> None:
     for now_ms in range(since_ms, until_ms, PACE.beat_ms):
         one.tick(now_ms)
         one.received(2, Echo(now_ms, 5, True, None), now_ms)
@@ -243,32 +243,32 @@ def test_a_commit_may_wait_for_longer_where_those_that_opened_the_term_did(openi
     one.event(SyncedCommit(43, LogPosition(5, 1, 4_300)), now_ms)
     ends_ms = now_ms + max(PACE.stuck_ms, 2 * opening_ms)
     listens(one, now_ms, ends_ms)
-    assert one.role is ReplicaRole.MASTER
+    assert one.role is PeerRole.MASTER
     one.tick(ends_ms)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
 
 
 def test_no_term_is_waited_for_longer_and_longer() -> None:
-    strain = ReplicaStrain(PACE)
-    for number in range(STRAIN_TIMES):
-        strain.late(PACE.lease_ms, number * PACE.lease_ms)
-    waits = [strain.stuck_ms(STRAIN_TIMES * PACE.lease_ms, failures) for failures in (0, 1, 3, 4, 100)]
+    lateness = PeerLateness(PACE)
+    for number in range(LATENESSES_BORNE):
+        lateness.late(PACE.lease_ms, number * PACE.lease_ms)
+    waits = [lateness.stuck_ms(LATENESSES_BORNE * PACE.lease_ms, failures) for failures in (0, 1, 3, 4, 100)]
     assert [each / waits[0] for each in waits] == [1, 2, 8, 8, 8]
 
 
 def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> None:
     """A writer's thread asks while another notes lateness: the question changes nothing and does not fail."""
-    strain = ReplicaStrain(PACE)
+    lateness = PeerLateness(PACE)
     for number in range(bounds.LATENESSES_KEPT):
-        strain.late(PACE.lease_ms, number * PACE.lease_ms)
+        lateness.late(PACE.lease_ms, number * PACE.lease_ms)
     now_ms = bounds.LATENESSES_KEPT * PACE.lease_ms
-    assert strain.stretch(now_ms + STRAIN_KEPT_MS) == 1
-    assert strain.stretch(now_ms) == bounds.LEASE_STRETCH_MAX, "who asked about later took nothing away"
+    assert lateness.stretch(now_ms + LATENESS_KEPT_MS) == 1
+    assert lateness.stretch(now_ms) == bounds.LEASE_STRETCH_MAX, "who asked about later took nothing away"
     stop = threading.Event()
 
     def note() -> None:
         for number in itertools.count():
-            strain.late(PACE.lease_ms, now_ms + number * PACE.lease_ms)
+            lateness.late(PACE.lease_ms, now_ms + number * PACE.lease_ms)
             if stop.is_set():
                 return
 
@@ -278,7 +278,7 @@ def test_how_long_leases_are_to_last_may_be_asked_while_lateness_is_noted() -> N
         sys.setswitchinterval(1e-6)
         noting.start()
         for _ in range(500):
-            strain.stretch(now_ms)
+            lateness.stretch(now_ms)
     finally:
         stop.set()
         noting.join()
@@ -296,7 +296,7 @@ def test_a_longer_grant_is_written_down_first_and_never_shortened() -> None:
     bound_ms = OPEN + 10 + 2 * PACE.lease_ms
     assert not of(Promises, one.received(2, beat(durable=42), OPEN + 20))
     keep_time(one, OPEN + 20, bound_ms)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), bound_ms - 1) is Admission.DROP
     one.received(2, beat(durable=42), bound_ms - 1)
     assert of(Promises, one.received(2, beat(durable=42), bound_ms)) == [Promises(PACE.lease_ms)]
@@ -310,9 +310,9 @@ def test_who_starts_is_bound_for_as_long_as_was_written_down() -> None:
     one = replica(beside=Remembers(True, promised_ms=PACE.longest_ms))
     keep_time(one, 0, LATE)
     one.received(2, beat(), LATE - 1)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     one.received(2, beat(), LATE)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
 
 
 def test_a_master_counts_on_each_echo_for_as_long_as_it_binds() -> None:

@@ -16,9 +16,9 @@ from chelonia.ahash.group.effects import (
     Effects,
     FollowerSees,
     OpenTerm,
+    PeerRole,
     Process,
     ProveTerm,
-    ReplicaRole,
     Send,
     StepDown,
     TermEnded,
@@ -31,7 +31,7 @@ from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.ahash.group.log_vouching import LogEnd, TermMark, Vouched
 from chelonia.ahash.group.membership import Member, Membership
 from chelonia.ahash.group.peer_messages import Ack, Beat, CheckpointNear, Echo, EngineFrame, Message, Resign, Stand
-from chelonia.ahash.group.protocol import GroupReplica
+from chelonia.ahash.group.protocol import GroupPeer
 from chelonia.ahash.store.layout import StoreState
 from chelonia.ahash.store.replicated_port import (
     CheckpointDue,
@@ -71,15 +71,15 @@ def replica(
     trusted: bool = True,
     group: Membership = GROUP,
     beside: Remembers = Remembers(True, run=7),  # noqa: B008 - it is frozen
-) -> GroupReplica:
-    one = GroupReplica(own, group, PACE, 0, end=end, remembers=replace(beside, trusted=trusted))
+) -> GroupPeer:
+    one = GroupPeer(own, group, PACE, 0, end=end, remembers=replace(beside, trusted=trusted))
     for peer in group.replicas:
         if peer != own:
             one.connected(peer, 0)
     return one
 
 
-def keep_time(one: GroupReplica, since_ms: int, until_ms: int) -> None:
+def keep_time(one: GroupPeer, since_ms: int, until_ms: int) -> None:
     """Pass time without events, with looks at the clock as often as in a process that has the processor."""
     for now_ms in range(since_ms, until_ms, PACE.beat_ms):
         one.tick(now_ms)
@@ -98,7 +98,7 @@ def sent(kind: type[E], effects: Effects, peer: int | None = None) -> list[E]:
     return [message for message in messages if isinstance(message, kind)]
 
 
-def master(now_ms: int = OPEN) -> GroupReplica:
+def master(now_ms: int = OPEN) -> GroupPeer:
     """Replica 1, master of term 5 since `now_ms`, its first commit synced here, joined by nobody."""
     one = replica()
     one.mastered(5, END, now_ms)
@@ -110,7 +110,7 @@ def ack(offset: int, sequence: int, term: int = 5) -> Ack:
     return Ack(LogPosition(term, 1, offset), sequence)
 
 
-def joined(now_ms: int = OPEN) -> GroupReplica:
+def joined(now_ms: int = OPEN) -> GroupPeer:
     """The same, joined by 2, its second commit synced here."""
     one = master(now_ms)
     effects = one.received(2, Echo(now_ms, 5, True, ack(100, 41)), now_ms)
@@ -119,13 +119,13 @@ def joined(now_ms: int = OPEN) -> GroupReplica:
     return one
 
 
-def opened(now_ms: int = OPEN) -> GroupReplica:
+def opened(now_ms: int = OPEN) -> GroupPeer:
     one = joined(now_ms)
     assert of(TermOpened, one.received(2, ack(150, 42), now_ms)) == [TermOpened(5)]
     return one
 
 
-def follower(*, durable: int = 41) -> GroupReplica:
+def follower(*, durable: int = 41) -> GroupPeer:
     """Replica 1, synchronised with 2, the master of term 5."""
     one = replica()
     one.received(2, beat(durable=durable, head=41), OPEN)
@@ -143,7 +143,7 @@ def test_a_term_begins_with_its_mark_and_answers_nothing_until_a_majority_has_jo
     assert of(OpenTerm, effects) == [OpenTerm(TermMark(5, 1, 41, Vouched(3, 2, 40), 7, END.history))]
     assert sent(Beat, effects, 2) == [Beat(OPEN, 5, 41, Vouched(3, 2, 40), 0, 40)]
     one.event(SyncedCommit(41, LogPosition(5, 1, 100)), OPEN)
-    assert one.role is ReplicaRole.OPENING
+    assert one.role is PeerRole.OPENING
     assert not one.may_answer_strong(OPEN)
     assert not one.may_write(OPEN)
     assert not one.covers(5, 41)
@@ -160,7 +160,7 @@ def test_neither_an_ack_nor_an_echo_alone_opens_a_term() -> None:
 def test_a_term_is_open_when_a_majority_can_prove_that_it_was_joined() -> None:
     """Before, others may still follow an older log: an answer from here would not bind it."""
     one = joined()
-    assert one.role is ReplicaRole.OPENING
+    assert one.role is PeerRole.OPENING
     assert not one.may_answer_strong(OPEN)
     assert not one.covers(5, 41)
     assert [each.durable for each in sent(Beat, one.tick(OPEN + PACE.beat_ms), 2)] == [0]
@@ -178,7 +178,7 @@ def test_a_learner_and_an_untrusted_replica_open_nothing() -> None:
     two = joined()
     two.received(4, ack(150, 42), OPEN)
     two.received(3, Echo(OPEN, 5, False, ack(150, 42)), OPEN)
-    assert two.role is ReplicaRole.OPENING
+    assert two.role is PeerRole.OPENING
 
 
 def test_a_new_master_whom_nobody_joins_steps_down() -> None:
@@ -204,7 +204,7 @@ def test_a_mandate_that_comes_while_we_are_bound_to_another_master_is_not_used()
     effects = one.mastered(7, END, OPEN + 100)
     assert of(StepDown, effects) == [StepDown("the election is older than our grant to another master")]
     assert not of(OpenTerm, effects)
-    assert one.role is ReplicaRole.ALONE, "of term 5 its engine takes nothing any more"
+    assert one.role is PeerRole.ALONE, "of term 5 its engine takes nothing any more"
     assert not one.may_read_here(OPEN + 100)
 
 
@@ -212,14 +212,14 @@ def test_who_starts_is_bound_for_a_lease() -> None:
     assert of(StepDown, replica().mastered(5, END, OPEN - 1))
     one = replica()
     one.received(2, beat(), OPEN - 1)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     one.received(2, beat(), OPEN)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
 
 
 def test_a_group_of_one_starts_at_once() -> None:
     alone = Membership(1, GROUP.members[:1], 2)
-    one = GroupReplica(1, alone, PACE, 0, end=END, remembers=Remembers(True))
+    one = GroupPeer(1, alone, PACE, 0, end=END, remembers=Remembers(True))
     assert of(AskElection, one.tick(0)) == [AskElection(1, 1, PACE.mandate_ms, PACE.vote_ms)]
     one.mastered(5, END, 1)
     assert of(ProveTerm, one.event(SyncedCommit(41, LogPosition(5, 1, 100)), 2)) == [ProveTerm(5, 42)]
@@ -246,7 +246,7 @@ def test_strong_answers_end_with_the_lease_though_the_term_goes_on() -> None:
     assert one.may_answer_strong(last - 1)
     assert not one.may_answer_strong(last)
     keep_time(one, OPEN, last + DEAD)
-    assert one.role is ReplicaRole.MASTER
+    assert one.role is PeerRole.MASTER
     assert of(StepDown, one.tick(last + DEAD))
 
 
@@ -343,7 +343,7 @@ def test_a_master_that_began_with_less_is_told_so_and_not_followed() -> None:
     one.tick(OPEN)
     effects = one.received(2, beat(base=Vouched(3, 2, 39)), OPEN)
     assert sent(Stand, effects, 2) == [Stand(Vouched(3, 2, 40), (3, 2), False, True)]
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     assert not sent(Echo, effects)
 
 
@@ -486,9 +486,9 @@ def test_a_word_that_waited_counts_from_when_it_left() -> None:
     assert one.may_read_here(late)
     two = follower()
     keep_time(two, OPEN, late)
-    assert two.role is ReplicaRole.ALONE
+    assert two.role is PeerRole.ALONE
     two.received(2, beat(durable=41, sent_ms=7 + 50), late)
-    assert two.role is ReplicaRole.FOLLOWER
+    assert two.role is PeerRole.FOLLOWER
     assert not two.may_read_here(late)
 
 
@@ -499,7 +499,7 @@ def test_a_master_that_is_first_heard_of_when_all_waited_is_waited_for() -> None
     late = OPEN + 6000
     for stamp_ms in (7, 57, 107):
         one.received(2, beat(durable=41, sent_ms=stamp_ms, head=41), late)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
     assert not one.may_read_here(late)
     one.received(2, beat(durable=41, sent_ms=6107), late + PACE.beat_ms)
     assert one.may_read_here(late + PACE.beat_ms)
@@ -517,7 +517,7 @@ def test_reads_here_bear_clocks_that_differ_in_rate(rate: int) -> None:
 def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master_up() -> None:
     one, late = follower(), OPEN + PACE.lease_ms + 100
     one.tick(late)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late) is Admission.PASS, "bound it is no more"
     assert sent(Echo, one.received(2, beat(durable=41), late + 1), 2)
     assert one.admits(3, EngineFrame(False, 6, b"vote", b""), late + 1) is Admission.DROP
@@ -525,11 +525,11 @@ def test_a_follower_that_had_no_time_reads_what_waits_before_it_gives_its_master
     two.tick(late)
     assert two.next_wake(late) == late + PACE.beat_ms
     two.tick(late + PACE.beat_ms)
-    assert two.role is ReplicaRole.ALONE
+    assert two.role is PeerRole.ALONE
     three = follower()
     keep_time(three, OPEN, OPEN + PACE.lease_ms)
     three.tick(OPEN + PACE.lease_ms)
-    assert three.role is ReplicaRole.ALONE, "who listened all the time waits no longer"
+    assert three.role is PeerRole.ALONE, "who listened all the time waits no longer"
 
 
 @pytest.mark.parametrize("stalled_ms", [PACE.lease_ms - 1, PACE.lease_ms, PACE.lease_ms + PACE.beat_ms + 1])
@@ -537,26 +537,24 @@ def test_who_meant_to_look_each_beat_and_could_not_listens_first(stalled_ms: int
     one = follower()
     one.attention.look_ms = OPEN + PACE.beat_ms
     one.tick(OPEN + stalled_ms)
-    assert one.role is ReplicaRole.FOLLOWER
+    assert one.role is PeerRole.FOLLOWER
     one.attention.look_ms = OPEN + stalled_ms + PACE.beat_ms
     one.tick(OPEN + stalled_ms + PACE.beat_ms)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
 
 
 def test_a_master_that_resigns_frees_its_followers() -> None:
     one = follower()
     effects = one.received(2, Resign(5), OPEN + 1)
     assert sent(Stand, effects, 3)
-    assert one.role is ReplicaRole.ALONE
+    assert one.role is PeerRole.ALONE
     assert not sent(Stand, follower().received(2, Resign(4), OPEN + 1)), "an earlier term's"
 
 
 # ----------------------------------------------------------------------------------------------------------- elections
 
 
-def stand(
-    one: GroupReplica, peer: int, now_ms: int, vouched: Vouched = END.vouched, *, unproven: bool = False
-) -> Effects:
+def stand(one: GroupPeer, peer: int, now_ms: int, vouched: Vouched = END.vouched, *, unproven: bool = False) -> Effects:
     return one.received(peer, Stand(vouched, (3, 2), unproven, peer != 4), now_ms)
 
 
@@ -787,11 +785,11 @@ def test_only_members_are_heard() -> None:
     messages: tuple[Message, ...] = (ack(100, 41), Echo(OPEN, 5, True, ack(100, 41)), beat(9, durable=99))
     for message in messages:
         assert one.received(7, message, OPEN) == ()
-    assert one.role is ReplicaRole.OPENING
+    assert one.role is PeerRole.OPENING
 
 
 def test_status_tells_what_an_operator_asks() -> None:
     status = opened().status(OPEN + 100)
-    assert (status.role, status.master, status.term, status.durable, status.head) == (ReplicaRole.MASTER, 1, 5, 42, 42)
+    assert (status.role, status.master, status.term, status.durable, status.head) == (PeerRole.MASTER, 1, 5, 42, 42)
     assert status.lease_ms == PACE.held_ms - 100
     assert [(peer.replica, peer.acked) for peer in status.peers] == [(2, 42), (3, 0), (4, 0)]

@@ -16,7 +16,7 @@ from msgspec import structs
 from chelonia.ahash.group import following, forwarding, mastership, membership, peer_messages
 from chelonia.ahash.group import membership_steps as keeping
 from chelonia.ahash.group import service as replicated
-from chelonia.ahash.group.effects import OpenTerm, ReplicaRole, ReplicaStatus
+from chelonia.ahash.group.effects import GroupStatus, OpenTerm, PeerRole
 from chelonia.ahash.group.forwarding import ForwardedCall
 from chelonia.ahash.group.log_vouching import TermMark, Vouched
 from chelonia.ahash.group.peer_messages import Beat, CallFrame
@@ -257,7 +257,7 @@ async def test_a_master_hands_over_when_the_others_hold_all_that_it_has(
     old = group.masterships[group.master()]
     status, lag = old.replica.status, [1]
 
-    def behind(now_ms: int) -> ReplicaStatus:
+    def behind(now_ms: int) -> GroupStatus:
         told = status(now_ms)
         return structs.replace(told, head=told.head + lag[0])
 
@@ -267,10 +267,10 @@ async def test_a_master_hands_over_when_the_others_hold_all_that_it_has(
         handing = asyncio.create_task(old.hand_over("it is full"))
         for _ in range(3):
             await old.changed(mastership.EVENT_MS)
-        assert (old.replica.role, old.may_write(), handing.done()) == (ReplicaRole.MASTER, False, False)
+        assert (old.replica.role, old.may_write(), handing.done()) == (PeerRole.MASTER, False, False)
         lag[0] = 0
         await handing
-    assert old.replica.role is not ReplicaRole.MASTER
+    assert old.replica.role is not PeerRole.MASTER
 
 
 async def test_who_has_stopped_takes_in_nothing_more(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +422,7 @@ async def test_whoever_is_no_master_goes_by_the_record_in_its_log(group: Group) 
     group.switch.isolate(follower)
     mastership = group.masterships[follower]
     replica = mastership.replica
-    await poll_async(lambda: replica.role is ReplicaRole.ALONE, 20, what="it follows nobody")
+    await poll_async(lambda: replica.role is PeerRole.ALONE, 20, what="it follows nobody")
     telling: tuple[Callable[[bytes], Event], ...] = (
         lambda members: Flushed(LogPosition(1, 1, 1), 1, members),
         Ready,

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
-from chelonia.core.ports.ahash import ReplicaView
+from chelonia.core.ports.ahash import PeerView
 from chelonia.core.values import replace
-from chelonia.hosting.config import ReplicaEntry
+from chelonia.hosting.config import PeerEntry
 from chelonia.hosting.net.identity import name_from_dn
 from chelonia.hosting.setup import admission, admission_door
 from chelonia.hosting.setup.admission import (
@@ -52,16 +52,16 @@ def request(**changes: Any) -> AdmissionRequest:
     return msgspec.structs.replace(good, **changes)
 
 
-def expected(*members: ReplicaView) -> Expected:
+def expected(*members: PeerView) -> Expected:
     return Expected("two.example.org", TWO, SECRET, ADDRESS, members, [Dn("/O=Grid/CN=Anna Admin")])
 
 
-def member(replica: int, dn: str, address: str, role: str = "follower") -> ReplicaView:
-    return ReplicaView(replica, Dn(dn), address, role, 0)
+def member(replica: int, dn: str, address: str, role: str = "follower") -> PeerView:
+    return PeerView(replica, Dn(dn), address, role, 0)
 
 
 ONE = member(1, "/O=Grid/CN=host/one.example.org", "one.example.org:60011", "master")
-CORE = ReplicaEntry(1, "one.example.org", 60_011, ONE.dn)
+CORE = PeerEntry(1, "one.example.org", 60_011, ONE.dn)
 ADMINISTRATORS, HOSTS = (Dn("/O=Grid/CN=A"),), ("one.example.org",)
 OFFER = Offer("c", 60_000, ADMINISTRATORS, HOSTS, (CORE,), dn=TWO, replica=2, bartender_secret="00")
 
@@ -125,7 +125,7 @@ def test_a_request_that_its_key_did_not_sign_is_refused() -> None:
         (member(3, TWO, "three.example.org:60011", "away"), "name of its own"),
     ],
 )
-def test_a_name_and_an_address_are_given_once(there: ReplicaView, cure: str) -> None:
+def test_a_name_and_an_address_are_given_once(there: PeerView, cure: str) -> None:
     with fails(Kind.EXISTS, match=cure):
         admission.judge(request(), expected(ONE, there), NOW)
 

@@ -21,7 +21,7 @@ from chelonia.ahash.store.layout import StoreState
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn
 from chelonia.hosting.cheloniad import main
-from chelonia.hosting.config import ReplicaEntry, load_config, parse_config, render_config
+from chelonia.hosting.config import PeerEntry, load_config, parse_config, render_config
 from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, key_pem, make_key, write_file
 from chelonia.hosting.setup import host_files
 from chelonia.hosting.setup.dev import dn_of
@@ -301,7 +301,7 @@ def test_nothing_of_the_ca_ends_before_the_certificates_and_all_is_renewed_as_th
 
 @pytest.mark.parametrize("name", list(GROUP))
 def test_first_configurations_are_read_back_as_they_were_meant(name: str) -> None:
-    replicas = tuple(ReplicaEntry(n, host, 60_011, f"/O=Grid/CN=host/{host}") for host, n in GROUP.items())
+    replicas = tuple(PeerEntry(n, host, 60_011, f"/O=Grid/CN=host/{host}") for host, n in GROUP.items())
     cas = (Dn("/O=Grid/CN=CA"), Dn("/O=Grid/CN=CA 2"))
     cluster = ClusterFacts("8e1f7a52", 60_000, (Dn("/O=Grid/CN=Anna Admin"),), tuple(GROUP), replicas, issuers=cas)
     host = HostFacts(name, Dn(f"/O=Grid/CN=host/{name}"), GROUP[name])

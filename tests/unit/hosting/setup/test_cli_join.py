@@ -15,7 +15,7 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.position import Position
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
-from chelonia.core.ports.ahash import AHashStatus, GroupChange, ReplicaView
+from chelonia.core.ports.ahash import AHashStatus, GroupChange, PeerView
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.values import replace
 from chelonia.hosting.cheloniad import main
@@ -46,7 +46,7 @@ def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 class Group:
     """The part of an A-Hash that `admit` uses."""
 
-    members: list[ReplicaView]
+    members: list[PeerView]
     broken: bool = False
     changes: list[GroupChange] = field(default_factory=list)
 
@@ -58,7 +58,7 @@ class Group:
 
     async def regroup(self, call: Call, change: GroupChange) -> AHashStatus:
         self.changes.append(change)
-        self.members.append(ReplicaView(len(self.members) + 1, change.dn, change.address, "learner", -1))
+        self.members.append(PeerView(len(self.members) + 1, change.dn, change.address, "learner", -1))
         return await self.status(call)
 
 
@@ -80,7 +80,7 @@ class Admission:
         self.home = cli_join._home(places(root / "one"))
         assert self.home.core.ahash is not None
         (own,) = self.home.core.ahash.replicas
-        one = ReplicaView(1, self.home.core.ahash.replicas[0].dn, f"{own.host}:{own.port}", "master", 0)  # type: ignore[arg-type]
+        one = PeerView(1, self.home.core.ahash.replicas[0].dn, f"{own.host}:{own.port}", "master", 0)  # type: ignore[arg-type]
         self.group, self.registry = group or Group([one]), Registry()
         self.root = root
         self.opened = asyncio.Event()
@@ -187,11 +187,11 @@ async def test_a_program_may_admit_as_well(
     }  # fmt: skip
 
 
-def member(number: int, name: str) -> ReplicaView:
-    return ReplicaView(number, Dn(f"/O=Grid/O=Chelonia/CN=host/{name}"), f"{name}:60011", "follower", 0)
+def member(number: int, name: str) -> PeerView:
+    return PeerView(number, Dn(f"/O=Grid/O=Chelonia/CN=host/{name}"), f"{name}:60011", "follower", 0)
 
 
-def status_of(*members: ReplicaView) -> AHashStatus:
+def status_of(*members: PeerView) -> AHashStatus:
     return AHashStatus(Position("8e1f7a52", 1, 5), "master", True, 1, 1, replica=1, replicas=members)
 
 
@@ -204,9 +204,7 @@ def test_who_admits_names_the_newcomers_replica_and_says_who_else_has_to(
     path.write_text(path.read_text().replace("\n[[listen]]", "\n# mine\n[[listen]]", 1))
     home = cli_join._home(places(tmp_path / "one"))
     [own] = home.ahash.replicas
-    status = status_of(
-        ReplicaView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW), member(3, "x.org")
-    )
+    status = status_of(PeerView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW), member(3, "x.org"))
     assert host_files.name_replicas(path, cli_join._replicas(status))
     section = load_config(path).ahash
     assert section is not None
@@ -225,7 +223,7 @@ def test_replicas_that_a_person_has_written_otherwise_stay_as_they_are(tmp_path:
     path.write_text(before := path.read_text().replace("replicas = [\n", "replicas = [ # mine\n"))
     home = cli_join._home(places(tmp_path / "one"))
     [own] = home.ahash.replicas
-    status = status_of(ReplicaView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW))
+    status = status_of(PeerView(1, own.dn, f"{own.host}:{own.port}", "master", 0), member(2, NEW))
     assert not host_files.name_replicas(path, cli_join._replicas(status))
     assert path.read_text() == before
     assert cli_join._to_name(home, NEW, status, named=False) == ("localhost",)

@@ -12,7 +12,7 @@ from berkeleydb import db as bdb
 from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import work as store_bdb_work
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings
-from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, last_counted
+from chelonia.ahash.store.bdb.files import CommitCounter, PeerIdentity, last_counted
 from chelonia.ahash.store.bdb.frames import FrameKind, frame_kind
 from chelonia.ahash.store.bdb.page_files import LogFiles
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
@@ -362,12 +362,12 @@ def test_who_has_no_vote_holds_no_election(group: Wired) -> None:
 # --- trust -----------------------------------------------------------------------------------------------------------
 
 
-def identity(replica: int = 1, dn: str = "/CN=1") -> ReplicaIdentity:
-    return ReplicaIdentity(replica, "test", Dn(dn))
+def identity(replica: int = 1, dn: str = "/CN=1") -> PeerIdentity:
+    return PeerIdentity(replica, "test", Dn(dn))
 
 
-@pytest.mark.parametrize("other", [identity(2), identity(dn="/CN=2"), ReplicaIdentity(1, "other", Dn("/CN=1"))])
-def test_the_directory_of_another_replica_is_refused(tmp_path: Path, other: ReplicaIdentity) -> None:
+@pytest.mark.parametrize("other", [identity(2), identity(dn="/CN=2"), PeerIdentity(1, "other", Dn("/CN=1"))])
+def test_the_directory_of_another_replica_is_refused(tmp_path: Path, other: PeerIdentity) -> None:
     ReplicatedStore(tmp_path / "a", SMALL, identity()).close()
     with fails(Kind.BAD_CONFIG, match="belongs to replica 1, test, /CN=1"):
         ReplicatedStore(tmp_path / "a", SMALL, other)

@@ -24,7 +24,7 @@ from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import OVERDUE
 from chelonia.ahash.store.bdb.environment import PAGE_BYTES, BdbSettings, translate
-from chelonia.ahash.store.bdb.files import CommitCounter, ReplicaIdentity, format_slot, parse_slot
+from chelonia.ahash.store.bdb.files import CommitCounter, PeerIdentity, format_slot, parse_slot
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.core.caller import Call, Role
@@ -519,7 +519,7 @@ def test_of_two_backups_of_one_name_the_second_is_refused_and_harms_nothing(
 
 @pytest.mark.parametrize("replicated", [False, True])
 def test_closing_waits_for_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, replicated: bool) -> None:
-    identity = ReplicaIdentity(1, "test", Dn("/CN=1"))
+    identity = PeerIdentity(1, "test", Dn("/CN=1"))
     store = ReplicatedStore(tmp_path / "a", SMALL, identity) if replicated else opened(tmp_path / "a")
     copying, go_on, done = threading.Event(), threading.Event(), list[str]()
     copied = environment.copy_environment

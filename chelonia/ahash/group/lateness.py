@@ -2,7 +2,7 @@
 
 One freeze says nothing, nor does a process that is gone: only repeated lateness counts. A master requests the longer
 lease; each follower promises it in its echo. It never shortens a promise.
-Bounds: `bounds.LEASE_STRETCH_MAX`; leases are usual again `STRAIN_KEPT_MS` after the last lateness.
+Bounds: `bounds.LEASE_STRETCH_MAX`; leases are usual again `LATENESS_KEPT_MS` after the last lateness.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 from chelonia.ahash.group.lease import ProtocolPeriods
 from chelonia.core import bounds
 
-STRAIN_KEPT_MS: Final = 20_000
+LATENESS_KEPT_MS: Final = 20_000
 """For how long a lateness counts."""
-STRAIN_TIMES: Final = 3
-"""Latenesses that make a strain; leases bear the least of the largest so many."""
+LATENESSES_BORNE: Final = 3
+"""Leases bear the least of the largest so many latenesses. Fewer change nothing."""
 STUCK_LONGER: Final = 4
 """Factor on the extra time of leases by which a commit may wait longer: it takes more than an echo."""
 STUCK_DOUBLED_MAX: Final = 3
@@ -30,8 +30,8 @@ BORNE_TIMES: Final = 3
 
 
 @dataclass(slots=True)
-class ReplicaStrain:
-    """The strain on one replica."""
+class PeerLateness:
+    """How late one peer runs."""
 
     pace: ProtocolPeriods
     _late: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=bounds.LATENESSES_KEPT))
@@ -50,14 +50,14 @@ class ReplicaStrain:
     def _lasts_ms(self, now_ms: int) -> int:
         """How long a lease has to last now: as usual, or longer by as many steps as needed."""
         usual_ms = self.pace.lease_ms
-        if len(self._late) < STRAIN_TIMES:  # the hot path: every message comes here
+        if len(self._late) < LATENESSES_BORNE:  # the hot path: every message comes here
             return usual_ms
         late = tuple(self._late)  # a copy, as another thread may add
-        borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < STRAIN_KEPT_MS)
-        if len(borne) < STRAIN_TIMES:
+        borne = sorted(late_ms for at_ms, late_ms in late if now_ms - at_ms < LATENESS_KEPT_MS)
+        if len(borne) < LATENESSES_BORNE:
             return usual_ms
         step_ms = usual_ms // STEPS
-        steps = -(-(usual_ms + BORNE_TIMES * borne[-STRAIN_TIMES]) // step_ms)
+        steps = -(-(usual_ms + BORNE_TIMES * borne[-LATENESSES_BORNE]) // step_ms)
         lasts_ms = min(steps * step_ms, self.pace.longest_ms)
         assert usual_ms <= lasts_ms <= self.pace.longest_ms, "nobody is bound for longer than who starts anew waits"
         return lasts_ms
