@@ -139,12 +139,18 @@ async def heard(cluster: Cluster) -> bool:
     return {name for name, _ in pieces} == {name for name, committed in pieces if committed}
 
 
+async def sheltered(client: Client) -> list[bytes]:
+    """The bytes in /lost+found."""
+    if not await client.exists("/lost+found"):
+        return []
+    return [await fetch(client, f"/lost+found/{entry.name}") async for entry in client.list("/lost+found")]
+
+
 async def judge(client: Client) -> None:
     """All that was written is there, and what was deleted is not."""
     names = sorted([entry.name async for entry in client.list("/data")])
     assert names == ["0", "1", "2", "3", "appended", "in-parts", "late", "late-appended"]
     assert not await client.exists("/doomed")
-    assert not await client.exists("/lost+found")
     for number in range(4):
         assert await fetch(client, f"/data/{number}") == bytes([number]) * 20_000
     assert await fetch(client, "/moved") == bytes([4]) * 20_000
@@ -205,6 +211,9 @@ async def test_the_namespace_comes_back_from_the_shepherds_alone(
                 name: was.get(name) for name in ("entry", "policy", "parents")
             }
         await judge(client)
+    async with cluster.client("admin", retry_ms=30_000) as client:
+        strays = await sheltered(client)
+        assert all(each in PIECED + b"more" for each in strays), "nothing but pieces that were sent again"
     async with cluster.ports("admin") as ports:
         assert (await ports.ahash.status(new_call())).position.generation == 2
 
