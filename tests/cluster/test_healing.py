@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.core.caller import Call
-from chelonia_clients.client import Client
+from chelonia.core.cluster.replicas import parse_location
+from chelonia_clients.client import Client, new_call
 from tests.cluster.harness import Away, Cluster
 from tests.cluster.load import fetch, locations, put, until_live
 from tests.support import damages
@@ -201,7 +202,14 @@ async def test_small_replicas_that_are_files_move_into_segments_and_stay_what_th
         before = {ln: await until_live(client, ln, 3) for ln in files}
     assert all(cluster.replica_file(place).exists() for places in before.values() for place in places)
     assert not any(segments_with(cluster, name, b"") for name in cluster.shepherd_names)
+    places = {parse_location(place).reference for found in before.values() for place in found}
 
+    async def heard() -> bool:
+        async with cluster.ports("admin") as ports:
+            pages = [await shepherd.records(new_call(), "", 1_000) for shepherd in ports.shepherds.values()]
+        return places <= {item.reference for page in pages for item in page.items if item.committed}
+
+    await poll_async(heard, 60.0, what="the Shepherds have heard of every commit: what is not committed stays a file")
     assert cluster.stop() == 0
     cluster.small_as_files = False
     cluster.start()
