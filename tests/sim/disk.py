@@ -338,8 +338,9 @@ class _Writer:
         await self._disk.commit(self._reference, self._writer, facts, blocks)
 
     async def suspend(self) -> None:
+        """Keep the bytes. None are kept if their sync fails: a real store syncs them before it renames their file."""
         check_alive()
-        await self._disk.synced(self._writer.suspend())
+        await self._disk.synced(self._writer.suspend(), whole=True)
 
     async def abort(self) -> None:
         check_alive()

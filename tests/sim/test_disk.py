@@ -61,6 +61,18 @@ async def test_a_commit_that_failed_leaves_nothing_a_part_or_all_and_one_that_wa
 
 
 @virtual
+async def test_an_upload_whose_suspension_failed_is_thrown_away() -> None:
+    """A real store syncs the bytes before it names them as kept."""
+    for seed in SEEDS:
+        disk = _disk(seed)
+        writer = await disk.create(REFERENCE)
+        await writer.write(BYTES)
+        await _fails(disk, writer.suspend)
+        await writer.abort()
+        assert not disk.platter.kept_uploads()
+
+
+@virtual
 async def test_an_erasure_may_be_undone_until_it_is_answered() -> None:
     seen = set[int]()
     for seed in SEEDS:

@@ -437,7 +437,7 @@ class BlobWriter(Protocol):
         each block, if measured."""
 
     async def suspend(self) -> None:
-        """Keep the written bytes for a later resume; a start discards them."""
+        """Keep the written bytes for a later resume; a start discards them. Where it fails, `abort` discards them."""
 
     async def abort(self) -> None:
         """Discard the written bytes."""

@@ -460,8 +460,9 @@ class FileWriter:
 
     def _keep(self, writing: Path) -> None:
         os.fsync(self._fd)  # a write error of these bytes may not be reported to the next descriptor
-        self._close()
-        os.replace(writing, writing.with_suffix(".kept"))
+        os.replace(writing, writing.with_suffix(".kept"))  # where it fails, `abort` removes the file
+        with contextlib.suppress(OSError):  # the bytes are synced
+            self._close()
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1  # a number whose closing fails is free all the same, and soon another's

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,32 @@ async def test_a_number_whose_closing_fails_is_not_closed_again(
         with pytest.raises(CheloniaError):
             await writer.commit(request(b"x").facts)
     os.close(own)
+    store.close()
+
+
+@pytest.mark.parametrize("call", ["close", "replace"])
+async def test_a_suspended_upload_is_kept_or_nothing_of_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Else it stays until the next start. A file that cannot be closed has been synced before."""
+    store, real = FileBlobs(tmp_path), getattr(os, call)
+    writer = await store.create(REF)
+    await writer.write(b"x")
+    own = {"close": writer._fd, "replace": store.incoming(REF, ".writing")}[call]
+
+    def failing(first: Any, *rest: Any) -> None:
+        if first == own:
+            monkeypatch.undo()
+            if call == "close":
+                real(own)
+            raise OSError(errno.EIO, "no")
+        real(first, *rest)
+
+    monkeypatch.setattr(os, call, failing)
+    with fails(Kind.UNAVAILABLE) if call == "replace" else nullcontext():
+        await writer.suspend()
+    await writer.abort()
+    assert os.listdir(tmp_path / "incoming") == ([f"{REF}.kept"] if call == "close" else [])
     store.close()
 
 
