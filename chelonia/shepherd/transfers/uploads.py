@@ -109,6 +109,8 @@ class ShepherdUploads:
         """Uploads whose bytes are coming in now."""
         self._withdrawn: dict[ReferenceId, None] = {}
         """References ordered to be erased, the earliest first: a later request for one comes too late."""
+        self._left: dict[ReferenceId, None] = {}
+        """Withdrawn uploads whose bytes came after their erasure and may still be here."""
 
     # --- tickets --------------------------------------------------------------------------------------------------
 
@@ -162,7 +164,7 @@ class ShepherdUploads:
             pending.withdrawn = True
 
     def expire(self) -> tuple[ReferenceId, ...]:
-        """Forget uploads whose time is over; returns those whose kept bytes are to be erased."""
+        """Forget uploads whose time is over; returns those whose bytes are to be erased, and withdrawn ones."""
         now_ms = self._node.ports.clock.monotonic_ms()
         busy = (Phase.RECEIVING, Phase.FINISHING)
         late = [p for p in self._pending.values() if p.ends_ms <= now_ms and p.phase not in busy]
@@ -170,7 +172,8 @@ class ShepherdUploads:
             del self._pending[pending.reference]
             self._open.end(pending.reference)
             self._stored.pop(pending.reference, None)
-        return tuple(p.reference for p in late if p.phase is Phase.KEPT)
+        left, self._left = self._left, {}
+        return *left, *(p.reference for p in late if p.phase is Phase.KEPT)
 
     def refusal(self, request: PutRequest, free: int) -> tuple[str, Kind] | None:
         """Make room for an upload; returns why it is refused, None when it is not. `free`: bytes of the disk."""
@@ -370,9 +373,15 @@ class ShepherdUploads:
             pending.written = kept
             self._broke_off(pending)
         if pending.withdrawn:  # perhaps while `keep` ran, after the erasure
-            await self._node.ports.blobs.erase(pending.reference)
+            await self._erase_withdrawn(pending.reference)
         if error is not None:
             log.info("upload interrupted reference=%s kept=%d error=%r", pending.reference, pending.written, error)
+
+    async def _erase_withdrawn(self, reference: ReferenceId) -> None:
+        """Erase what came of a withdrawn upload. Where that fails, `expire` names it: its order is not repeated."""
+        self._left[reference] = None
+        await self._node.ports.blobs.erase(reference)
+        self._left.pop(reference, None)
 
     def _broke_off(self, pending: ShepherdUpload) -> None:
         pending.phase = Phase.KEPT if pending.written else Phase.OPEN
@@ -414,7 +423,7 @@ class ShepherdUploads:
         keep_until_ms = pending.ends_ms + node.settings.unknown_grace_ms
         held = lifecycle.arrived(pending.reference, facts, keep_until_ms, node.ports.clock.now_ms())
         if pending.withdrawn:
-            await node.ports.blobs.erase(pending.reference)
+            await self._erase_withdrawn(pending.reference)
             _check_open(pending)
         # A claimed copy is expected; a transact is about to name any other, so its report can wait for that.
         node.took((held,), 0 if pending.request.reference else node.settings.uncommitted_report_ms)

@@ -8,11 +8,12 @@ import pytest
 
 from chelonia.core.bounds import CHUNK_BYTES
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ports.shepherd import Upload
+from chelonia.core.ids import ReferenceId
+from chelonia.core.ports.shepherd import Authority, Upload
 from tests.sim.virtual_loop import virtual
 from tests.support.failing import kind_of
-from tests.support.memory_blobs import MemoryWriter
-from tests.support.shepherd import JOE, World, body, broken_body, request, served
+from tests.support.memory_blobs import MemoryBlobs, MemoryWriter
+from tests.support.shepherd import JOE, LIBRARIAN, World, body, broken_body, numbered, request, served
 
 DATA = bytes(range(256)) * 1000
 LARGE = bytes(range(256)) * (CHUNK_BYTES * 3 // 256) + b"tail"
@@ -86,6 +87,35 @@ async def test_an_upload_ends_though_its_bytes_cannot_be_removed(
         broken.setattr(MemoryWriter, "abort", refuses)
         assert await kind_of(world.service.receive(JOE, Upload(ticket, sent, len(DATA)))) is Kind.READ_ONLY
     assert (await world.send(ticket, DATA)).complete
+
+
+@pytest.mark.parametrize("late", ["suspend", "commit"])
+@virtual
+async def test_what_comes_behind_an_erasure_goes_though_the_disk_refuses_at_first(
+    monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    """The order was confirmed, so it is not repeated."""
+    world, reference = await World().start(), ReferenceId(numbered("c", 1))
+    ticket = await world.ticket(request(DATA, reference=reference))
+    write, erase, refusals = getattr(MemoryWriter, late), MemoryBlobs.erase, [1]
+
+    async def refuses(blobs: MemoryBlobs, reference: ReferenceId) -> bool:
+        if refusals:
+            refusals.pop()
+            raise CheloniaError(Kind.UNAVAILABLE, "disk")
+        return await erase(blobs, reference)
+
+    async def overtaken(writer: MemoryWriter, *arguments: object) -> None:
+        await world.service.delete(LIBRARIAN, (("r", reference),), Authority(world.librarian.position))
+        monkeypatch.setattr(MemoryBlobs, "erase", refuses)
+        await write(writer, *arguments)
+
+    monkeypatch.setattr(MemoryWriter, late, overtaken)
+    sent = broken_body(DATA[:10]) if late == "suspend" else body(DATA)
+    assert await kind_of(world.service.receive(JOE, Upload(ticket, sent, len(DATA)))) is Kind.UNAVAILABLE
+    assert world.blobs.used_bytes() > 0
+    await world.service.tidy()
+    assert world.blobs.used_bytes() == 0
 
 
 @served
