@@ -406,7 +406,7 @@ class _Parts:
         nodes: NodeTable = NodeTable(records, world, world.clock.monotonic_ms())
         self.nodes: NodeTable = nodes
         self.names: Names = Names(records, world, nodes.present)
-        receipt_audit = ReceiptAudit(world, identity.call(), nodes.table)
+        receipt_audit = ReceiptAudit(records, world, identity.call(), nodes.table)
         nodes.listen(receipt_audit.audit)
         self.uploads: FileUploads = FileUploads(records, world, self.names, nodes.table.verify_key, receipt_audit)
         self.part_uploads: PartUploads = PartUploads(records, world, self.names, self.uploads)

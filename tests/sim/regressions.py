@@ -469,5 +469,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
     ),
     ("versions", 15_300_800, "the simulator's own: rotten bytes that were set aside counted as a good copy"),
     ("skew", 15_101_327, "a completion that came again named a copy of its object, which was being erased meanwhile"),
+    (
+        "versions",
+        15_302_534,
+        "a Shepherd that did not answer for a copy committed late started again, told differences, and did not miss it",
+    ),
 )
 """(scenario, seed, what it found)."""

@@ -25,7 +25,7 @@ SHEPHERDS: Final = "shepherds"
 made without (`AWAY`). The latter may come back with bytes that nobody else knows."""
 REPORTED: Final = "reported"
 """Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. `EVERY_BOOT`
-stands for a late one until then."""
+stands for a late one until then. One that did not answer for a copy committed late is there, too (`to_compare`)."""
 EVERY_BOOT: Final = str((1 << 63) - 1)
 """No boot is later: whenever such a Shepherd starts, the rebuild may just have listed bytes of its quarantine."""
 COMPLETE: Final = "told"
@@ -76,7 +76,8 @@ def awaited(stored: StoredObject) -> tuple[ServiceId, ...]:
 
 
 def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool:
-    """Return whether a rebuild may have listed the quarantine of a Shepherd that last reported in this boot."""
+    """Return whether a rebuild or a late commit may have listed the quarantine of a Shepherd that last reported in this
+    boot."""
     assert stored.id == REBUILD_OBJECT, "its record was read"
     return boot <= int(stored.value(REPORTED, shepherd, "-1"))
 
@@ -84,6 +85,14 @@ def may_have_named(stored: StoredObject, shepherd: ServiceId, boot: int) -> bool
 def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
     """Return the condition that `may_have_named` still has the answer of this record."""
     return check(REBUILD_OBJECT, as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd)))
+
+
+def to_compare(stored: StoredObject, shepherd: ServiceId, boot: int) -> Element:
+    """Have the next start of a Shepherd compare everything. `boot`: the last that it has reported in. On condition that
+    the record is as read."""
+    assert not may_have_named(stored, shepherd, boot), "it is to do so already"
+    as_it_was = as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd))
+    return put(REBUILD_OBJECT, REPORTED, shepherd, str(boot), as_it_was)
 
 
 def half_reported(stored: StoredObject) -> tuple[ServiceId, ...]:

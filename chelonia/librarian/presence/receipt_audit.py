@@ -7,7 +7,9 @@ An A-Hash that takes no changes can delay the commit of a receipt. Meanwhile its
 
 A Shepherd that lacks the copy compares again. This Librarian may not know of the new start yet. So it asks for copies
 committed since the Shepherd was last heard as soon as it hears another start, or when they become too many. It repeats
-an unanswered question a few times: a Shepherd that runs and has compared would not miss the copy for a day.
+an unanswered question a few times: a Shepherd that runs and has compared would not miss the copy for a day. Nor would
+one that starts again, for differences do not name what was never reported. So it has the next start compare everything
+(`rebuild_record.to_compare`): a note in the metadata, which outlives this Librarian.
 """
 
 from __future__ import annotations
@@ -15,16 +17,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Final
 
 from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Receipt
 from chelonia.core.errors import CheloniaError
-from chelonia.core.ids import Ms, ServiceId
+from chelonia.core.ids import REBUILD_OBJECT, Ms, ServiceId, shepherd_object
+from chelonia.core.metadata import Needed
 from chelonia.core.timing.clock import within
+from chelonia.librarian.metadata.rebuild_record import REPORTED, may_have_named, to_compare
+from chelonia.librarian.metadata.records import PlannedTransact, Records
 from chelonia.librarian.presence.health import HealthTable
+from chelonia.librarian.presence.reports import reached, still_of
 from chelonia.librarian.world import World
 
 _LOG = logging.getLogger(__name__)
@@ -39,7 +45,8 @@ class ReceiptAudit:
     """One Librarian's audit of the copies that it has just committed. `table`: the starts it has heard; `_written`:
     receipts of the known start with their times of commit, oldest first."""
 
-    def __init__(self, world: World, call: Call, table: HealthTable) -> None:
+    def __init__(self, records: Records, world: World, call: Call, table: HealthTable) -> None:
+        self._records = records
         self._world = world
         self._call = call
         self._table = table
@@ -48,7 +55,7 @@ class ReceiptAudit:
 
     async def written(self, receipts: Iterable[Receipt]) -> None:
         """Audit committed receipts. A Shepherd acts by itself on a copy that it lacks; a silent one gets the question
-        again, and compares when it starts."""
+        again, and compares everything when it starts."""
         old: dict[ServiceId, list[Receipt]] = {}
         now_ms, written_ms = self._world.clock.now_ms(), self._world.clock.monotonic_ms()
         for receipt in receipts:
@@ -73,7 +80,7 @@ class ReceiptAudit:
             waiting.popleft()
         if len(waiting) >= bounds.BULK_ELEMENTS_MAX:
             del self._written[shepherd]
-            self._begin_asking(shepherd, [receipt for _, receipt in waiting])
+            self._begin(self._ask(shepherd, [receipt for _, receipt in waiting]))
 
     def audit(self, shepherd: ServiceId) -> None:
         """Ask a Shepherd heard again, perhaps of another start, for copies committed before that was known."""
@@ -83,22 +90,16 @@ class ReceiptAudit:
         self._written[shepherd] = deque(each for each in written if each[1].boot == boot)
         old = [receipt for _, receipt in written if receipt.boot != boot]
         if old:
-            self._begin_asking(shepherd, old)
+            self._begin(self._ask(shepherd, old))
 
-    def _begin_asking(
-        self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int = TRIES_MAX, after_ms: int = 0
-    ) -> None:
-        task = asyncio.ensure_future(self._ask_later(shepherd, receipts, tries, after_ms))
+    def _begin(self, asking: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(asking)
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
 
-    async def _ask_later(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int, after_ms: int) -> None:
-        if after_ms:
-            await self._world.clock.sleep(after_ms)
-        await self._ask(shepherd, receipts, tries)
-
     async def _ask(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int = TRIES_MAX) -> None:
         """Ask one Shepherd for these copies, at most `bounds.BULK_ELEMENTS_MAX`, with `tries` in all."""
+        assert tries > 0, "the last try was the last word"
         references = [receipt.location.reference for receipt in receipts]
         port = self._world.directory.shepherd(shepherd)
         request = port.stat(self._call, tuple((reference, reference) for reference in references))
@@ -106,5 +107,30 @@ class ReceiptAudit:
             await within(self._world.clock, self._world.settings.lease_ms, request)
         except CheloniaError as error:
             _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)
-            if tries > 1:
-                self._begin_asking(shepherd, receipts, tries - 1, self._world.settings.lease_ms)
+            self._begin(self._ask_again(shepherd, receipts, tries))
+
+    async def _ask_again(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int) -> None:
+        """Have a silent Shepherd compare at its next start, and ask it again later: it may not start for long."""
+        left = tries - 1 if await self._has_noted(shepherd) else tries
+        if left:
+            await self._world.clock.sleep(self._world.settings.lease_ms)
+            await self._ask(shepherd, receipts, left)
+
+    async def _has_noted(self, shepherd: ServiceId) -> bool:
+        """Note that the next start of a Shepherd is to compare everything. Returns whether that is on record."""
+        objects = (shepherd_object(shepherd), REBUILD_OBJECT)
+        needed = (Needed("report", "boot"), Needed(REPORTED, shepherd))
+
+        async def build() -> PlannedTransact:
+            stored, record = await self._records.get(self._call.strongly(), objects, needed)
+            boot = reached(stored).boot
+            if may_have_named(record, shepherd, boot):
+                return PlannedTransact(())
+            return PlannedTransact((to_compare(record, shepherd, boot), still_of(shepherd, boot)))
+
+        try:
+            await self._records.apply(self._call, build)
+        except CheloniaError as error:
+            _LOG.info("it is not noted yet that shepherd %s did not answer for copies: %s", shepherd, error)
+            return False
+        return True

@@ -1,6 +1,7 @@
 """Uploads: pending names, receipts, commits that apply once, overwriting in place."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,16 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CommitFile, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import ROOT, Dn, Guid, ServiceId
+from chelonia.core.ids import REBUILD_OBJECT, ROOT, Dn, Guid, RequestKey, ServiceId
 from chelonia.core.names import parse_ln
+from chelonia.core.ports.ahash import TransactOutcome
 from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
 from chelonia.core.values import replace
+from chelonia.librarian.metadata.elements import put
+from chelonia.librarian.metadata.rebuild_record import EVERY_BOOT, REPORTED
 from chelonia.librarian.metadata.seal import seal
 from chelonia.librarian.presence.receipt_audit import LATE_MS, TRIES_MAX
+from tests.support.ahash import LIBRARIAN
 from tests.support.failing import fails
 from tests.support.librarian import BARTENDER, EVE, HOUR, JOE, SUMS, Bench, bench, keyed, shepherd_call
 
@@ -433,6 +438,7 @@ async def test_a_copy_is_asked_for_again_when_the_question_was_lost() -> None:
         directory.lost = 2
         _, blob = await b.file("a")
         assert directory.references == [f"{blob}@{one}"], "the upload is acknowledged all the same"
+        await settled()
         for asked in (2, 3, 3):
             b.clock.advance(b.settings.lease_ms)
             await settled()
@@ -450,6 +456,92 @@ async def test_a_shepherd_that_never_answers_is_not_asked_for_ever() -> None:
             b.clock.advance(b.settings.lease_ms)
             await settled()
         assert directory.calls == TRIES_MAX
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_shepherd_that_does_not_answer_for_a_copy_compares_everything_at_its_next_start(lost: int) -> None:
+    """It had set the copy aside, and compared before the commit: differences would not name it. The Librarian that
+    asked may be gone by then."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        for number in (1, 2):
+            await b.report(one, number=number, boot=2)
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lost = lost
+        await b.file("a")
+        await settled()
+        answers = [await b.report(one, number=number, boot=3) for number in (1, 2)]
+        assert [answer.next_report_ms < 0 for answer in answers] == [lost > 0, False]
+        assert (await b.report(one, number=1, boot=4)).next_report_ms > 0, "it has compared since"
+
+
+async def test_what_a_late_rebuild_asks_of_a_shepherd_stays_when_that_does_not_answer_for_a_copy() -> None:
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        every = put(REBUILD_OBJECT, REPORTED, one, EVERY_BOOT)
+        await b.ahash.transact(LIBRARIAN, RequestKey(""), (every,))
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lost = 1
+        await b.file("a")
+        await settled()
+        assert (await b.stored(REBUILD_OBJECT)).value(REPORTED, one) == EVERY_BOOT
+
+
+async def test_who_starts_while_it_is_noted_that_it_did_not_answer_compares_everything_at_the_start_after(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one, transact = b.shepherds[1], b.ahash.transact
+        await b.report(one, number=1, boot=2)
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lost = 1
+
+        async def just_before(*args: Any) -> TransactOutcome:
+            if all(element.object != REBUILD_OBJECT for element in args[2]):
+                return await transact(*args)
+            monkeypatch.setattr(b.ahash, "transact", transact)
+            for number in (1, 2):
+                await b.report(one, number=number, boot=3)
+            return await transact(*args)
+
+        monkeypatch.setattr(b.ahash, "transact", just_before)
+        await b.file("a")
+        await settled()
+        await settled()
+        assert (await b.report(one, number=1, boot=4)).next_report_ms < 0
+
+
+async def test_that_a_shepherd_did_not_answer_is_noted_once_the_metadata_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No try is spent on it: the next would be the last word."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one, transact, refusals = b.shepherds[1], b.ahash.transact, 2 * TRIES_MAX
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lost = 100
+
+        async def refuses(*args: Any) -> TransactOutcome:
+            nonlocal refusals
+            if refusals and any(element.object == REBUILD_OBJECT for element in args[2]):
+                refusals -= 1
+                raise CheloniaError(Kind.UNAVAILABLE, "transact")
+            return await transact(*args)
+
+        monkeypatch.setattr(b.ahash, "transact", refuses)
+        await b.file("a")
+        for _ in range(4 * TRIES_MAX):
+            b.clock.advance(b.settings.lease_ms)
+            await settled()
+        assert refusals == 0
+        assert (await b.report(one, number=1, boot=3)).next_report_ms < 0
 
 
 async def test_of_a_shepherd_that_is_not_heard_here_all_copies_are_asked_for_few_of_them_remembered(
