@@ -10,6 +10,7 @@ import shutil
 import socket
 import ssl
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from http.client import HTTPSConnection
 from urllib.parse import urlsplit
 
@@ -112,14 +113,14 @@ async def test_one_user_has_so_many_uploads_under_way_at_a_shepherd_and_no_more(
     url = urlsplit(cluster.data_url("shepherd1"))
     async with cluster.ports("core") as ports:
         shepherd = ports.shepherds["shepherd1"]
-        connection = HTTPSConnection("localhost", url.port or 0, context=cluster.context("anonymous"))
         for first in range(0, most, bounds.BULK_ELEMENTS_MAX):
-            for given in await shepherd.put(Call(), wanted(range(first, first + bounds.BULK_ELEMENTS_MAX))):
-                connection.request("PUT", given.turl, b"x", {"Content-Range": "bytes 0-0/2"})
-                with connection.getresponse() as answer:
-                    answer.read()
-                    assert answer.status == 308, "it is begun"
-        connection.close()
+            begun = await shepherd.put(Call(), wanted(range(first, first + bounds.BULK_ELEMENTS_MAX)))
+            with closing(HTTPSConnection("localhost", url.port or 0, context=cluster.context("anonymous"))) as sender:
+                for given in begun:  # a sender of its own: one that is idle for as long as `put` takes may be closed
+                    sender.request("PUT", given.turl, b"x", {"Content-Range": "bytes 0-0/2"})
+                    with sender.getresponse() as answer:
+                        answer.read()
+                        assert answer.status == 308, "it is begun"
         [refused] = await shepherd.put(Call(), wanted((most,)))
         assert (refused.kind, refused.error) == ("unavailable", "too many uploads of this owner are open")
         [others] = await shepherd.put(Call(), wanted((most,), Dn("/CN=other")))
