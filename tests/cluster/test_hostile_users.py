@@ -9,9 +9,7 @@ import re
 import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterable
-from contextlib import closing
-from http.client import HTTPSConnection
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -20,11 +18,10 @@ from chelonia.core import bounds
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import BlobId, Dn, ObjectId, ReferenceId, RequestKey, ServiceId
+from chelonia.core.ids import BlobId, ObjectId, ReferenceId, RequestKey, ServiceId
 from chelonia.core.metadata import Needed, Triple
 from chelonia.core.ports.bartender import ListRequest, NameRequest
 from chelonia.core.ports.librarian import Heartbeat, Report, ReportedReplica
-from chelonia.core.ports.shepherd import PutRequest
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import outbox_record, shepherd_object
 from chelonia.wire import soap
@@ -34,7 +31,6 @@ from tests.cluster.harness import Cluster, now_ms
 from tests.cluster.load import locations, put, turl_for_get, turl_for_put, until_live
 from tests.support.polling import poll, poll_async
 from tests.support.shepherd import checksums
-from tests.support.shepherd import request as upload_request
 
 NOTHING = (Needed("metadata", "no such property"),)
 FAT = tuple(Triple("policy", f"/CN=user {number:01900}", "+read") for number in range(60))
@@ -101,31 +97,6 @@ async def test_space_that_one_user_reserves_and_does_not_use_is_there_for_anothe
         await put(other, "/stored", b"x" * MIB)
     [name, *_] = [name for name in cluster.shepherd_names if "limit='promises_ended'" in cluster.log_of(name)]
     cluster.until_met(name, "promises_ended")
-
-
-async def test_one_user_has_so_many_uploads_under_way_at_a_shepherd_and_no_more(cluster: Cluster) -> None:
-    """Each has begun: a byte of it is kept. Earlier ones that have not begun would only make room for new ones."""
-    most, crowded = bounds.UPLOADS_OPEN_PER_OWNER_MAX, Dn("/CN=crowded")
-
-    def wanted(numbers: Iterable[int], owner: Dn = crowded) -> tuple[PutRequest, ...]:
-        return tuple(upload_request(b"xy", number, owner=owner, lifetime_ms=60_000) for number in numbers)
-
-    url = urlsplit(cluster.data_url("shepherd1"))
-    async with cluster.ports("core") as ports:
-        shepherd = ports.shepherds["shepherd1"]
-        for first in range(0, most, bounds.BULK_ELEMENTS_MAX):
-            begun = await shepherd.put(Call(), wanted(range(first, first + bounds.BULK_ELEMENTS_MAX)))
-            with closing(HTTPSConnection("localhost", url.port or 0, context=cluster.context("anonymous"))) as sender:
-                for given in begun:  # a sender of its own: one that is idle for as long as `put` takes may be closed
-                    sender.request("PUT", given.turl, b"x", {"Content-Range": "bytes 0-0/2"})
-                    with sender.getresponse() as answer:
-                        answer.read()
-                        assert answer.status == 308, "it is begun"
-        [refused] = await shepherd.put(Call(), wanted((most,)))
-        assert (refused.kind, refused.error) == ("unavailable", "too many uploads of this owner are open")
-        [others] = await shepherd.put(Call(), wanted((most,), Dn("/CN=other")))
-        assert others.turl
-    cluster.until_met("shepherd1", "uploads_open_per_owner")
 
 
 # --- reports ---------------------------------------------------------------------------------------------------------
