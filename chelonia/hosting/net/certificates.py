@@ -465,14 +465,18 @@ def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        if owner is not None:
-            os.fchown(descriptor, *owner)
-        os.fchmod(descriptor, mode)
-        os.fsync(descriptor)
-    temporary.replace(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            if owner is not None:
+                os.fchown(descriptor, *owner)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # a full disk is left without a part
+        raise
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)  # a power cut would bring back what was there before

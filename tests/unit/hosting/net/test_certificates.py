@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import ssl
@@ -160,6 +161,19 @@ def test_what_is_written_stays_after_a_power_cut(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append((os.fstat(fd).st_ino, path.exists())), sync(fd)))
     certificates.write_file(path, b"x", 0o400)
     assert synced == [(path.stat().st_ino, False), (path.parent.stat().st_ino, True)]
+
+
+def test_a_full_disk_is_left_without_a_part_of_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    certificates.write_file(path, b"before", 0o400)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        certificates.write_file(path, b"x", 0o400)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"before")]
 
 
 def test_a_ca_that_has_expired_is_renewed_and_what_it_issued_stays_good(tmp_path: Path) -> None:
