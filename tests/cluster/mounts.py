@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,3 +83,20 @@ class Mount:
             subprocess.run(["fusermount3", "-u", "-z", str(self.path)], check=False)
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
+
+
+@contextlib.contextmanager
+def two_mounts(cluster: Cluster, base: Path) -> Iterator[tuple[Mount, Mount]]:
+    """Make a collection named as a folder, and mount it twice below that."""
+    assert cluster.request("MKCOL", f"{cluster.files_url}/{base.name}").status == 201
+    first, other = (Mount(cluster, f"/{base.name}", base / name, base / f"cache-{name}") for name in "ab")
+    try:
+        for each in (first, other):
+            each.start()
+        yield first, other
+        for each in (first, other):
+            each.end()
+            assert "Traceback" not in each.log()
+    finally:
+        for each in (first, other):
+            each.abandon()

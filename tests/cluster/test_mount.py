@@ -31,7 +31,7 @@ from chelonia_fuse.mounting import READ_MS
 from chelonia_fuse.options import INODES_MIN
 from chelonia_fuse.xattrs import STATUS
 from tests.cluster.harness import Cluster, now_ms
-from tests.cluster.mounts import Mount
+from tests.cluster.mounts import Mount, two_mounts
 from tests.support.polling import patience, poll
 
 pytestmark = pytest.mark.capability("fuse")
@@ -43,22 +43,8 @@ NOREPLACE, EXCHANGE = 1, 2
 @pytest.fixture(scope="module")
 def two(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mount, Mount]]:
     """Two mounts of one collection."""
-    base = tmp_path_factory.mktemp("mounts")
-    assert cluster.request("MKCOL", f"{cluster.files_url}/mounted").status == 201
-    pair = (
-        Mount(cluster, "/mounted", base / "a", base / "cache-a"),
-        Mount(cluster, "/mounted", base / "b", base / "cache-b"),
-    )
-    try:
-        for each in pair:
-            each.start()
+    with two_mounts(cluster, tmp_path_factory.mktemp("mounted", numbered=False)) as pair:
         yield pair
-        for each in pair:
-            each.end()
-            assert "Traceback" not in each.log()
-    finally:
-        for each in pair:
-            each.abandon()
 
 
 def rename2(source: Path, target: Path, flags: int) -> None:

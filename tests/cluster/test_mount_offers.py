@@ -18,7 +18,7 @@ import pytest
 
 from chelonia_fuse.xattrs import STATUS
 from tests.cluster.harness import Cluster
-from tests.cluster.mounts import Mount
+from tests.cluster.mounts import Mount, two_mounts
 from tests.support.polling import patience, poll
 
 pytestmark = pytest.mark.capability("fuse")
@@ -27,22 +27,8 @@ pytestmark = pytest.mark.capability("fuse")
 @pytest.fixture(scope="module")
 def two(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mount, Mount]]:
     """Two mounts of one collection."""
-    base = tmp_path_factory.mktemp("offers")
-    assert cluster.request("MKCOL", f"{cluster.files_url}/offers").status == 201
-    pair = (
-        Mount(cluster, "/offers", base / "a", base / "cache-a"),
-        Mount(cluster, "/offers", base / "b", base / "cache-b"),
-    )
-    try:
-        for each in pair:
-            each.start()
+    with two_mounts(cluster, tmp_path_factory.mktemp("offers", numbered=False)) as pair:
         yield pair
-        for each in pair:
-            each.end()
-            assert "Traceback" not in each.log()
-    finally:
-        for each in pair:
-            each.abandon()
 
 
 def refused(act: Callable[[], object]) -> str:
