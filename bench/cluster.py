@@ -1,7 +1,7 @@
 """The clusters that are measured: processes on this machine, mutual TLS between them, started as `cheloniad dev` does.
 
 `dev` is the whole cluster with A-Hash, Librarian and Bartender in one process. `split` has the A-Hash in a process of
-its own, so that every request of the Librarian to it goes over TLS.
+its own, so that every request of the Librarian to it goes over TLS. `whole` is one process with all four services.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -102,18 +102,45 @@ async def dev(scratch: Path, shepherds: int, *, replicas: int = 1, steady: bool 
 @asynccontextmanager
 async def split(scratch: Path) -> AsyncIterator[Running]:
     """An A-Hash in one process, Librarian and Bartender in another; no Shepherds."""
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="split-") as name:
+    async with _run(scratch, 0, lambda nodes: _in_two(*nodes)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def whole(scratch: Path) -> AsyncIterator[Running]:
+    """All four services in one process; one Shepherd."""
+    async with _run(scratch, 1, lambda nodes: _in_one(*nodes)) as running:
+        yield running
+
+
+@asynccontextmanager
+async def _run(
+    scratch: Path, shepherds: int, arranged: Callable[[list[NodeConfig]], Sequence[NodeConfig]]
+) -> AsyncIterator[Running]:
+    """The services of `dev`, as `arranged` puts them into processes."""
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="nodes-") as name:
         directory = Path(name)
-        DevCluster(DevOptions(directory, 0)).prepare()
-        ahash, front = _in_two(load_config(directory / "conf" / "core.toml"))
-        processes = [start(directory, config) for config in (ahash, front)]
+        DevCluster(DevOptions(directory, shepherds)).prepare()
+        nodes = arranged([load_config(path) for path in sorted((directory / "conf").glob("*.toml"))])
+        processes = [start(directory, config) for config in nodes]
         try:
-            _describe(directory, front, ahash, processes)
+            _describe(directory, nodes, processes)
             running = Running(directory)
             await _until_serving(running, directory)
             yield running
         finally:
             stop(processes[::-1])
+
+
+def _in_one(core: NodeConfig, shepherd: NodeConfig) -> tuple[NodeConfig]:
+    """Put a Shepherd into the core node, at its own port, under the node's DN."""
+    section = shepherd.shepherd
+    assert section is not None
+    own = tuple(replace(each, serves=tuple(s for s in each.serves if s != "metrics")) for each in shepherd.listen)
+    (dn,) = {entry.dn for entry in core.trust.services if entry.role == "ahash"}
+    trusted = (*core.trust.services, TrustedService("shepherd", section.id, dn))
+    core = replace(core, trust=replace(core.trust, services=trusted), listen=(*core.listen, *own))
+    return (replace(core, shepherd=replace(section, librarians=())),)
 
 
 def _in_two(core: NodeConfig) -> tuple[NodeConfig, NodeConfig]:
@@ -156,21 +183,17 @@ def start(directory: Path, config: NodeConfig) -> subprocess.Popen[str]:
         return subprocess.Popen((*CHELONIAD, "run", "--config", str(path)), stdout=log, stderr=log, text=True)
 
 
-def _describe(
-    directory: Path, front: NodeConfig, ahash: NodeConfig, processes: Sequence[subprocess.Popen[str]]
-) -> None:
+def _describe(directory: Path, nodes: Sequence[NodeConfig], processes: Sequence[subprocess.Popen[str]]) -> None:
     certs = directory / "certs"
-    assert ahash.ahash is not None
-    assert front.librarian is not None
-    assert front.bartender is not None
-    told: dict[str, Any] = {
-        "ahash": [{"url": ahash.ahash.id, "pid": processes[0].pid}],
-        "librarian": [{"url": front.librarian.id, "pid": processes[1].pid}],
-        "bartender": [{"url": front.bartender.id, "pid": processes[1].pid}],
-        "shepherds": [],
-        "ca_dir": str(certs / "certificates"),
-        "user_proxy": str(certs / "user-proxy.pem"),
-    }
+    told: dict[str, Any] = {"ca_dir": str(certs / "certificates"), "user_proxy": str(certs / "user-proxy.pem")}
+    for name, service in (
+        ("ahash", "ahash"),
+        ("librarian", "librarian"),
+        ("bartender", "bartender"),
+        ("shepherds", "shepherd"),
+    ):
+        sections = [(getattr(node, service), process.pid) for node, process in zip(nodes, processes, strict=True)]
+        told[name] = [{"url": section.id, "pid": pid} for section, pid in sections if section is not None]
     (directory / "cluster.json").write_text(json.dumps(told))
 
 

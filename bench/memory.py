@@ -17,7 +17,6 @@ import cluster
 from experiment import Outcome, Setup
 from intervals import check, median_interval
 
-from chelonia.core.values import replace
 from chelonia.hosting.config import NodeConfig, load_config
 from chelonia.hosting.setup.dev import DevCluster, DevOptions
 
@@ -65,11 +64,9 @@ async def apart(directory: Path) -> AsyncIterator[Iterable[int]]:
 
 @asynccontextmanager
 async def whole(directory: Path) -> AsyncIterator[Iterable[int]]:
-    core, shepherd = _nodes(directory, DevOptions(directory, 1))
-    own = tuple(replace(each, serves=tuple(s for s in each.serves if s != "metrics")) for each in shepherd.listen)
-    node = replace(core, listen=(*core.listen, *own), shepherd=shepherd.shepherd)
-    async with _started(directory, [node]) as pids:
-        yield pids
+    """All services in one process."""
+    async with cluster.whole(directory) as running:
+        yield running.pids()
 
 
 def _nodes(directory: Path, options: DevOptions) -> list[NodeConfig]:

@@ -3,7 +3,8 @@
 Three Shepherds, three copies wanted, two of them durable before the answer; mutual TLS, syncs and intervals as in
 production. Each block waits for the third copies, which a put leaves for later, and `put_and_copies` counts them. `bulk
 delete`: as many are put again, and removed 1 000 at once. A collection of 100 000 names, which are records alone, is
-listed as a whole. Peers: as in `s3`; they are measured in turn, by signed requests.
+listed as a whole. Peers: as in `s3`; they are measured in turn, by signed requests. `one process`: gets of a cluster
+whose one process has all services, so that the only Shepherd is in the Bartender's.
 
 Before that comes the store alone, in this process, on one disk. Batches of 16 replicas as files and in segments are
 settled and erased in turn.
@@ -33,6 +34,7 @@ from machine import Cost, medians, meter, side_by_side
 from peers import peers
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId
 from chelonia.core.ports.shepherd import SmallReplica
 from chelonia.hosting.transfer import download as downloads
@@ -58,11 +60,12 @@ async def run(setup: Setup) -> Outcome:
     with peers(setup.scratch) as (named, skipped):
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             costs = await _measured(setup, blocks, [s3.S3Session(each, http) for each in named])
+    costs["one process"] = await _colocated(setup, blocks)
     for name, told in costs.items():
         results[name] = {at_once: {op: medians(each) for op, each in ops.items()} for at_once, ops in told.items()}
         for at_once, ops in results[name].items():
             for op, figures in ops.items():
-                setup.say(f"  {name:10} {op:14} {at_once:>4} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
+                setup.say(f"  {name:11} {op:14} {at_once:>4} at once: {figures['per_s']:8.0f}/s, CPU s per 1000: "
                           f"servers {figures['server_cpu']:.3f}, client {figures['client_cpu']:.3f}")  # fmt: skip
     return Outcome(results, skipped=skipped)
 
@@ -148,27 +151,64 @@ async def _listed(running: Running, client: Client, count: int, blocks: int, cos
         costs.setdefault("list", []).append(stop(count))
 
 
+async def _colocated(setup: Setup, blocks: int) -> Costs:
+    """Gets where the Shepherd is in the Bartender's process."""
+    costs = Costs()
+    async with cluster.whole(setup.scratch) as running, running.client() as client:
+        await _until_stored(await _Objects.made(client, "/warm", 1))
+        for block in range(blocks):
+            for at_once in AT_ONCE:
+                objects = await _Objects.made(client, f"/{at_once}-{block}", _count(at_once))
+                await side_by_side(objects.lns, at_once, objects.put)
+                stop = meter(running.pids)
+                gets = stop(await side_by_side(objects.lns, at_once, objects.get))
+                costs.setdefault(str(at_once), {}).setdefault("get", []).append(gets)
+    return costs
+
+
+async def _until_stored(objects: _Objects) -> None:
+    """Put the first object once the Shepherd has been heard of."""
+    async with asyncio.timeout(cluster.READY_S):
+        while True:
+            try:
+                return await objects.put(objects.lns[0])
+            except CheloniaError as error:
+                if error.kind is not Kind.NO_SHEPHERD:
+                    raise
+            await asyncio.sleep(0.1)
+
+
+class _Objects:
+    """Names in a collection, and what is stored under each."""
+
+    def __init__(self, client: Client, collection: str, count: int) -> None:
+        self._client, self._data = client, os.urandom(SIZE)
+        self.lns = [f"{collection}/{n:06d}" for n in range(count)]
+
+    @classmethod
+    async def made(cls, client: Client, collection: str, count: int) -> _Objects:
+        await client.make_collection(collection)
+        return cls(client, collection, count)
+
+    async def put(self, ln: str) -> None:
+        await uploads.upload(self._client, uploads.bytes_source(self._data), ln)
+
+    async def get(self, ln: str) -> None:
+        got = b"".join([chunk async for chunk in downloads.read(self._client, ln)])
+        assert got == self._data, f"{ln} is not what was put"
+
+
 async def _block(running: Running, client: Client, asking: Administrator, at_once: int, name: str) -> dict[str, Cost]:
     """Put, get, stat and delete the same objects, one by one and in bulk."""
-    collection = f"/objects/{name}"
-    await client.make_collection(collection)
-    lns = [f"{collection}/{n:06d}" for n in range(_count(at_once))]
-    data = os.urandom(SIZE)
-
-    async def put(ln: str) -> None:
-        await uploads.upload(client, uploads.bytes_source(data), ln)
-
-    async def get(ln: str) -> None:
-        got = b"".join([chunk async for chunk in downloads.read(client, ln)])
-        assert got == data, f"{ln} is not what was put"
-
+    objects = await _Objects.made(client, f"/objects/{name}", _count(at_once))
+    lns, put = objects.lns, objects.put
     costs: dict[str, Cost] = {}
     copied = meter(running.pids)
     stop = meter(running.pids)
     costs["put"] = stop(await side_by_side(lns, at_once, put))
     await cluster.all_copied(asking)
     costs["put_and_copies"] = copied(len(lns))
-    for operation, act in (("get", get), ("stat", client.stat)):
+    for operation, act in (("get", objects.get), ("stat", client.stat)):
         stop = meter(running.pids)
         costs[operation] = stop(await side_by_side(lns, at_once, act))
     stop = meter(running.pids)
