@@ -35,6 +35,8 @@ ANSWER_MS = 10_000
 """How long a caller waits for an answer."""
 LONG_ANSWER_MS = 120_000
 """The same for calls that move bytes."""
+HEARD = ("heartbeat", "prove")
+"""The calls that show a Librarian that a Shepherd is there: the one it makes, and the one it answers."""
 BODIES = ("PUT", "GET")
 REPORTS_LATE = 6
 """Reports are few, and late ones must change nothing: they are late so many times as often as others."""
@@ -100,7 +102,7 @@ class Network:
         self.long_answer_ms = LONG_ANSWER_MS
         self.trace = trace
         self.heard_ms: dict[str, int] = {}
-        """The time when each Shepherd's last heartbeat reached a Librarian."""
+        """The time of each Shepherd's last heartbeat that reached a Librarian, or of its last proof of a copy."""
         self.versions: Versions | None = None
         """The nodes of the version before, where there are any."""
         self._rng = rng
@@ -203,11 +205,11 @@ class Network:
             await work()
         except CheloniaError:
             return
-        self._heard(source, what)
+        self._heard(source, node, what)
 
-    def _heard(self, source: Node, what: str) -> None:
-        if what == "heartbeat":
-            self.heard_ms[source.name] = self._loop.now_ms
+    def _heard(self, source: Node, node: Node, what: str) -> None:
+        if what in HEARD:
+            self.heard_ms[(source if what == "heartbeat" else node).name] = self._loop.now_ms
 
     async def _perform(self, source: Node, node: Node, what: str, work: Work, request_id: str) -> Any:
         task = self._fly(node, work(), request_id)
@@ -220,7 +222,7 @@ class Network:
         error = task.exception()
         self._note(source, node, what, f"error {error!s}" if error else "ok")
         if error is None:
-            self._heard(source, what)
+            self._heard(source, node, what)
             return task.result()
         try:
             if isinstance(error, CheloniaError):

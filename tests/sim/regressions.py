@@ -474,5 +474,10 @@ REGRESSIONS: tuple[tuple[str, int, str], ...] = (
         15_302_534,
         "a Shepherd that did not answer for a copy committed late started again, told differences, and did not miss it",
     ),
+    (
+        "versions",
+        15_304_482,
+        "the simulator's own: of Shepherds that had just proved their copies none counted as heard",
+    ),
 )
 """(scenario, seed, what it found)."""
