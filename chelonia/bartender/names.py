@@ -25,6 +25,7 @@ from chelonia.core.names import LogicalName, check_ln, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
 from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.values import replace
 
 _KIND: Final = (Needed("entry"), Needed("node", "implied"))
 _RULED_MAX: Final = 8
@@ -54,10 +55,16 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
 async def inherited(
     ports: Ports, turn: ElementCall, walked: Traversal, entry_type: str, *, of: LogicalName | None = None
 ) -> tuple[Sections, Expect]:
-    """Return the policies that a new entry inherits where a walk ended, and the versions that they rest on.
+    """Return the policies that a new entry inherits where a walk ended, and the versions that they rest on."""
+    giver = await giving(ports, turn, walked, of=of)
+    return new_policies(giver.sections, entry_type), ((Guid(giver.id), giver.version),)
+
+
+async def giving(ports: Ports, turn: ElementCall, walked: Traversal, *, of: LogicalName | None = None) -> StoredObject:
+    """Return the collection whose default policy a new entry inherits where a walk ended.
 
     `of`: a collection to inherit from instead, as far as it is there. If the caller may neither read it nor add to it,
-    the entry inherits nothing: rules would tell him what he may not see.
+    it has no sections here: rules would tell him what he may not see.
     """
     if of is not None:
         check_ln(of)
@@ -66,7 +73,7 @@ async def inherited(
     shown = of is None or any(
         Judge(turn.user, "inherit").may(action, FoundEntry(of, giver)) for action in (Action.ADD_ENTRY, Action.READ)
     )
-    return new_policies(giver.sections if shown else {}, entry_type), ((Guid(giver.id), giver.version),)
+    return giver if shown else replace(giver, sections={})
 
 
 async def kept(

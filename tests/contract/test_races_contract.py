@@ -47,7 +47,7 @@ from chelonia.core.timing.clock import within
 from chelonia.core.values import replace
 from tests.sim.virtual_loop import run_virtual
 from tests.support.files_worlds import ServiceWorld, World, applied, at, done, names, on_service, there, write
-from tests.support.stage import ADMIN, EVE, JOE, Between, keyed
+from tests.support.stage import ADMIN, EVE, JOE, NOBODY, Between, keyed
 
 Scenario = Callable[[World, Between], Awaitable[None]]
 
@@ -364,5 +364,21 @@ def test_a_default_policy_that_a_collection_gets_meanwhile_stays() -> None:
         between.before["change_entry"] = ruled
         await done(world, Set(at("/c/p"), user={"a": "b"}), ADMIN)
         assert (await stage.stat("/c/p"))["defaultPolicy"] == {EVE.dn: "+delete"}
+
+    staged(scenario)
+
+
+def test_a_collection_that_closes_meanwhile_opens_no_strangers_file() -> None:
+    async def scenario(world: World, between: Between) -> None:
+        await done(world, Set(at("/"), policy={"ALL": "+read +addEntry"}))
+
+        async def closed() -> None:
+            await done(world, Set(at("/"), policy={"ALL": "+addEntry"}))
+
+        between.before["commit_file"] = closed
+        change = Write(at("/f"), inline=Inline(b"bytes", 2), policy={"ALL": "+read"})
+        assert await applied(world, change, NOBODY) is Kind.DENIED
+        assert await names(world, "/") == []
+        assert len(between.named("commit_file")) == 1, "the second decision refuses"
 
     staged(scenario)

@@ -15,6 +15,7 @@ from chelonia.core.ports.files import (
     Change,
     Clone,
     Content,
+    Done,
     Inline,
     Looked,
     Make,
@@ -35,7 +36,7 @@ from chelonia.core.ports.files import (
 )
 from chelonia.core.values import replace
 from tests.support.files_worlds import ServiceWorld, World, applied, at, collection, done, looked, played, there, write
-from tests.support.stage import EVE, JOE, NOBODY
+from tests.support.stage import ADMIN, EVE, JOE, NOBODY
 
 
 @pytest.mark.parametrize("over", [Over.REPLACE, Over.EXCHANGE])
@@ -55,14 +56,14 @@ async def by_default(world: World, name: str, identity: str, actions: str = "", 
     assert await world.stage.modify(name, how, "defaultPolicy", identity, actions, call) == how
 
 
-async def changes(world: World, name: str) -> list[Change]:
+async def changes(world: World, name: str, call: Call = JOE) -> list[Change]:
     """Changes that make an entry of this name."""
     place, within = at(name), at("/")
-    upload = (await done(world, Open(place, within, 2, parents=True))).upload
+    upload = (await done(world, Open(place, within, 2, parents=True), call)).upload
     placing = Placing(place, 4, wanted=2, piece=True, parents=True)
-    (placed,) = await world.files.place(JOE, (placing,))
+    (placed,) = await world.files.place(call, (placing,))
     assert isinstance(placed, Placed)
-    etag = (await done(world, Part(place, upload, 1, await world.arrive(placed, b"part")))).etag
+    etag = (await done(world, Part(place, upload, 1, await world.arrive(placed, b"part")), call)).etag
     return [
         Make(place, "symlink", target="there", parents=True),
         Write(place, inline=Inline(b"bytes", 2), parents=True),
@@ -174,3 +175,78 @@ async def test_who_may_change_an_entry_and_not_read_it_learns_of_it_what_a_listi
         else:
             assert (told.owner, told.etag, told.mode, told.uid, told.wanted) == (Dn(""), "", UNSET, UNSET, 0), change
             assert (told.type, told.size) == ("file", 5)
+
+
+OPEN = "+read +addEntry"
+"""Rights of all in the collection of a stranger's file."""
+
+
+@played
+async def test_a_strangers_new_file_grants_what_its_collection_grants(world: World) -> None:
+    """A stranger owns nothing, so he was refused all rules but those of the default policy."""
+    assert isinstance(world, ServiceWorld)
+    await write(world, "/source")
+    await done(world, Set(at("/source"), policy={"ALL": "+read"}))
+    await collection(world, "/c")
+    cases: tuple[tuple[dict[str, str | None], dict[str, str], bool], ...] = (
+        ({"ALL": OPEN}, {"ALL": "+read"}, True),
+        ({"ALL": OPEN}, {"ALL": "+read", NOBODY.dn: "-read"}, True),
+        ({"ALL": OPEN}, {EVE.dn: "+read"}, True),
+        ({"ALL": OPEN}, {}, True),
+        ({"ALL": OPEN}, {"ALL": "+read +delete"}, False),
+        ({"ALL": OPEN}, {"ALL": "+read", NOBODY.dn: "+modifyPolicy"}, False),
+        ({"ALL": None, NOBODY.dn: OPEN}, {"ALL": "+read"}, False),
+        ({"ALL": OPEN, EVE.dn: "-read", NOBODY.dn: None}, {"ALL": "+read"}, False),
+        ({"ALL": OPEN, EVE.dn: "-read"}, {"ALL": "+read", EVE.dn: "-read"}, True),
+    )
+    for rule, given, made in cases:
+        await done(world, Set(at("/c"), policy=rule))
+        for change in await changes(world, "/c/f", NOBODY):
+            if not isinstance(change, Write | Clone | Seal):
+                continue
+            answer = await applied(world, replace(change, policy=given), NOBODY)
+            if made:
+                assert isinstance(answer, Done), (change, answer)
+                assert (await world.stage.stat("/c/f", ADMIN)).get("policy", {}) == given
+                await done(world, Remove(at("/c/f")))
+            else:
+                assert answer is Kind.DENIED, change
+                assert await looked(world, "/c/f") is Kind.NOT_FOUND
+
+
+@played
+async def test_a_stranger_opens_no_file_that_is_there(world: World) -> None:
+    await done(world, Set(at("/"), policy={"ALL": OPEN + " +delete"}))
+    await done(world, Write(at("/f"), inline=Inline(b"x", 2)), NOBODY)
+    assert isinstance(world, ServiceWorld)
+    assert await world.stage.modify("/f", "set", "policy", "ALL", "+delete", ADMIN) == "set"
+    opened = Write(at("/f"), inline=Inline(b"y", 2), policy={"ALL": "+read +delete"})
+    assert await applied(world, opened, NOBODY) is Kind.DENIED
+    assert isinstance(await applied(world, replace(opened, policy=None), NOBODY), Done)
+    assert await looked(world, "/f", EVE, Want.SOURCES) is Kind.DENIED
+
+
+@played
+async def test_a_strangers_new_file_keeps_what_the_default_policy_denies(world: World) -> None:
+    await done(world, Set(at("/"), policy={"ALL": OPEN}))
+    change = Write(at("/f"), inline=Inline(b"x", 2), policy={"ALL": "+read"})
+    await by_default(world, "/", EVE.dn, "-read")
+    assert await applied(world, change, NOBODY) is Kind.DENIED
+    await by_default(world, "/", EVE.dn, "+delete")
+    await done(world, replace(change, place=at("/g"), policy={"ALL": "+read", EVE.dn: "+delete"}), NOBODY)
+    await done(world, change, NOBODY)
+
+
+@played
+async def test_a_stranger_opens_nothing_by_another_collections_policy(world: World) -> None:
+    await done(world, Set(at("/"), policy={"ALL": OPEN}))
+    await collection(world, "/closed")
+    await done(world, Set(at("/closed"), policy={"ALL": "+addEntry"}))
+    await write(world, "/implied/by/f", parents=True)
+    inline = Inline(b"x", 2)
+    for name, of in (("/closed/f", None), ("/closed/f", at("/")), ("/f", at("/closed"))):
+        change = Write(at(name), inline=inline, policy={"ALL": "+read"}, default_of=of)
+        assert await applied(world, change, NOBODY) is Kind.DENIED, (name, of)
+    for name, of in (("/implied/by/g", None), ("/new/g", None), ("/f", at("/implied"))):
+        change = Write(at(name), inline=inline, policy={"ALL": "+read"}, default_of=of, parents=True)
+        assert isinstance(await applied(world, change, NOBODY), Done), (name, of)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged
+from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged, new_policies
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
 from chelonia.bartender.files.changing import done, lacks_only_parents, pinned, required, seen, walk
-from chelonia.bartender.names import inherited
+from chelonia.bartender.names import giving
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
@@ -33,7 +33,7 @@ from chelonia.core.contents.uploads import (
 )
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid, ObjectId
+from chelonia.core.ids import ANONYMOUS, Guid, ObjectId
 from chelonia.core.metadata import TYPE_FILE, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
@@ -50,7 +50,7 @@ from chelonia.core.ports.files import (
     placed_part,
 )
 from chelonia.core.ports.shepherd import Purpose
-from chelonia.core.rights.policy import Action, with_rules
+from chelonia.core.rights.policy import Action, opens_no_more, with_rules
 from chelonia.core.values import replace
 
 
@@ -229,16 +229,17 @@ async def ready_to_write(
     found, judge = seen(change.place, walked), Judge(turn.user, "write")
     required(judge, change.when, change.place, found)
     policies: Sections = {}
+    above: tuple[StoredObject, ...] = ()
     if found is not None:
         replaceable(change.place, found)
         expect, parent = (*pinned(change.when, found), *judge.require(Action.DELETE, found)), holder(walked)
     else:
-        above = parent_of_new(change.place, walked)
-        expect, parent = judge.require(Action.ADD_ENTRY, above), above.guid
-        policies, rests = await inherited(ports, turn, walked, TYPE_FILE, of=default_of)
-        expect += rests
+        collection = parent_of_new(change.place, walked)
+        expect, parent = judge.require(Action.ADD_ENTRY, collection), collection.guid
+        above = collection.object, await giving(ports, turn, walked, of=default_of)
+        policies, expect = new_policies(above[1].sections, TYPE_FILE), (*expect, (Guid(above[1].id), above[1].version))
     if rules is not None:
-        expect += _may_rule(turn, found or _would_be(turn, change.place, policies), rules)
+        expect += _may_rule(turn, found or _would_be(turn, change.place, policies), rules, above)
         policies = {"policy": with_rules(policies.get("policy", {}), rules)} if found is None else {}
     if change.when.tokens is not None:
         expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=found is None)
@@ -259,8 +260,11 @@ def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> Fou
     return FoundEntry(place, StoredObject(ObjectId(""), 0, {"entry": entry, **inherited}))
 
 
-def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) -> Expect:
-    """Require the right to give a file these rules. Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
+def _may_rule(
+    turn: ElementCall, found: FoundEntry, rules: Mapping[str, str], above: tuple[StoredObject, ...]
+) -> Expect:
+    """Require the right to give a file these rules. `above`: the collections that a new file is in and inherits from.
+    Raises: DENIED, BAD_REQUEST, TOO_LARGE."""
     accepted(rule_triples(rules), TYPE_FILE, "write.metadata")
     before, after = found.section("policy"), with_rules(found.section("policy"), rules)
     check_count({"policy": after})
@@ -268,9 +272,15 @@ def _may_rule(turn: ElementCall, found: FoundEntry, rules: Mapping[str, str]) ->
     # `private` with every upload, also with keys that may not change rights.
     is_new, left_out = not found.object.exists, before.keys() - after.keys()
     fewer = is_new and after.items() <= before.items() and not any("-" in before[identity] for identity in left_out)
-    may = fewer or after == before
+    may = fewer or after == before or (is_new and turn.user.dn == ANONYMOUS and _is_open(after, before, above))
     expect = versions(found) if may else Judge(turn.user, "write").require(Action.MODIFY_POLICY, found)
     return () if is_new else expect
+
+
+def _is_open(policy: Mapping[str, str], default: Mapping[str, str], above: tuple[StoredObject, ...]) -> bool:
+    """Whether a new file with this policy allows nobody what its collection, or its default policy, does not. Nobody
+    owns a stranger's file, so nobody could allow it more."""
+    return all(opens_no_more(policy, default, each.sections.get("policy", {})) for each in above)
 
 
 def replaceable(place: LogicalName, found: FoundEntry) -> FoundEntry:

@@ -402,7 +402,8 @@ class Write(msgspec.Struct, frozen=True):
     `user` replaces the users' metadata of a file, None leaves them. `parents`, `default_of` and `within` as in
     `Make`. `etag`: of these bytes, "": the id of their blob. `inline`: the bytes, where none have arrived before.
     `policy`: rules in place of those that the file has, or would get by a default policy, except those of groups
-    (`VOMS:`); None: no change.
+    (`VOMS:`); None: no change. They need `modifyPolicy`. `ANONYMOUS` owns nothing: a new file of his may allow nobody
+    more than its collection does by its policy or default policy.
 
     `mark`: the caller's identifier of this change, at most `bounds.MARK_CHARACTERS_MAX` letters, digits and `-`; "":
     none. It is the change's request key, bound to the caller and to `when.guid`, else to the place. Once the change has

@@ -73,6 +73,17 @@ def with_rules(policy: Mapping[str, str], rules: Mapping[str, str]) -> dict[str,
     return {identity: actions for identity, actions in policy.items() if identity.startswith(VOMS_PREFIX)} | dict(rules)
 
 
+def opens_no_more(policy: Mapping[str, str], *others: Mapping[str, str]) -> bool:
+    """Whether one of the others has each grant of a policy, for its identity or `ALL`. The policy keeps their denials
+    of what it grants, too. Then it allows nobody an action that none of the others allows him."""
+    for action in Action:
+        granted, denied = _signed("+", action, policy), _signed("-", action, policy)
+        given, withheld = (set[str]().union(*(_signed(sign, action, each) for each in others)) for sign in "+-")
+        if granted and not ((ALL in given or granted <= given) and withheld <= denied):
+            return False
+    return True
+
+
 def check_policy_rule(identity: str, actions: str) -> None:
     """Refuse a policy rule without a meaning.
 
@@ -90,6 +101,11 @@ def check_policy_rule(identity: str, actions: str) -> None:
             raise CheloniaError(Kind.BAD_REQUEST, subject=identity[:80], cause=cause)
     parsed = {action.value for action in Action if _signs(actions, action)}
     assert parsed == {word[1:] for word in actions.split()}, "what is accepted speaks of its actions and no others"
+
+
+def _signed(sign: str, action: Action, policy: Mapping[str, str]) -> set[str]:
+    """Return the identities of which a policy says this of `action`."""
+    return {identity for identity, actions in policy.items() if sign in _signs(actions, action)}
 
 
 def _matches(identity: str, dn: str, attributes: tuple[str, ...]) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
-from chelonia.core.rights.policy import Action, check_policy_rule, decide
+from chelonia.core.rights.policy import Action, check_policy_rule, decide, opens_no_more
 from tests.support.failing import fails
 
 JOE, EVE = "/O=Grid/CN=joe", "/O=Grid/CN=eve"
@@ -157,3 +157,31 @@ def test_an_accepted_rule_never_hits_the_malformed_path(identity: str, actions: 
         assert granted.allowed == (
             f"+{action.value}" in actions.split() and f"-{action.value}" not in actions.split()
         ) or (identity.startswith("VOMS:"))
+
+
+@given(POLICIES, POLICIES, POLICIES, st.sampled_from(list(Action)), st.sampled_from([JOE, EVE, ANONYMOUS]))
+def test_a_policy_that_opens_no_more_allows_nobody_what_the_others_do_not(
+    policy: dict[str, str], other: dict[str, str], third: dict[str, str], action: Action, dn: str
+) -> None:
+    for vo in ((), VO):
+        if opens_no_more(policy, other, third) and allowed(policy, action, dn=dn, vo=vo, owner=""):
+            assert any(allowed(each, action, dn=dn, vo=vo, owner="") for each in (other, third))
+
+
+@pytest.mark.parametrize(
+    ("policy", "other", "expected"),
+    [
+        ({}, {}, True),
+        ({"ALL": "-read"}, {}, True),
+        ({"ALL": "+read"}, {"ALL": "+read +delete"}, True),
+        ({EVE: "+read"}, {"ALL": "+read"}, True),
+        ({"ALL": "+read"}, {EVE: "+read"}, False),
+        ({"ALL": "+read"}, {"ALL": "+delete"}, False),
+        ({"ALL": "+read"}, {"ALL": "+read", EVE: "-read"}, False),
+        ({"ALL": "+read", EVE: "-read"}, {"ALL": "+read", EVE: "-read"}, True),
+        ({"ALL": "+read"}, {"ALL": "+read", EVE: "-delete"}, True),
+        ({"ALL": "+read"}, {"ALL": "+read", EVE: "nonsense"}, False),
+    ],
+)
+def test_what_opens_no_more(policy: dict[str, str], other: dict[str, str], *, expected: bool) -> None:
+    assert opens_no_more(policy, other) is expected

@@ -12,7 +12,6 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, ROOT, Dn
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import Change, Done, Failure, Listed, Listing, Set
-from chelonia.core.rights.policy import ALL
 from chelonia.core.values import replace
 from tests.unit.hosting.doors.test_s3_versions import EVE, JOE, OFF, ON, Door, door, kept
 
@@ -102,15 +101,35 @@ def test_a_list_may_grant_to_the_buckets_owner(door: Door) -> None:
     assert door.ask("GET", "/lab/k?acl", who=EVE).texts("ID") == [EVE, EVE, JOE]
 
 
-@pytest.mark.parametrize(("field", "status"), [("success_action_status", 204), ("acl", 403)])
-def test_a_stranger_sends_a_form_and_sets_no_rights(door: Door, field: str, status: int) -> None:
-    public = {ALL: "+read +addEntry +removeEntry"}
-    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=public),)))
+def form(**fields: str) -> str:
+    """The body of a browser's form, of `multipart/form-data; boundary=B`."""
     part = '--B\r\nContent-Disposition: form-data; name="{}"\r\n\r\n{}\r\n'
-    form = "".join(part.format(*each) for each in (("key", "k"), (field, "public-read"), ("file", "bytes"))) + "--B--"
+    return "".join(part.format(*each) for each in (*fields.items(), ("file", "bytes"))) + "--B--"
+
+
+@pytest.mark.parametrize("versioned", [False, True])
+def test_a_strangers_form_gives_the_rights_that_its_bucket_gives(door: Door, *, versioned: bool) -> None:
+    """A form with a list was refused."""
     kind = "multipart/form-data; boundary=B"
-    assert door.ask("POST", "/lab", form, who=ANONYMOUS, content_type=kind).status == status
-    assert (door.ask("HEAD", "/lab/k").status == 404) is (status == 403)
+    assert not versioned or door.ask("PUT", "/lab?versioning", ON).status == 200
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="public-read-write").status == 200
+    for key, fields, status in (
+        ("plain", {"success_action_status": "public-read"}, 204),
+        ("d/k", {"acl": "public-read"}, 204),
+        ("k", {"acl": "public-read", "success_action_status": "201"}, 201),
+        ("own", {"acl": "private"}, 204),
+    ):
+        assert door.ask("POST", "/lab", form(key=key, **fields), who=ANONYMOUS, content_type=kind).status == status
+        assert (door.ask("GET", f"/lab/{key}", who=EVE).status == 200) is (fields.get("acl") == "public-read"), key
+    rights = {"x_amz_grant_full_control": f'id="{EVE}"'}
+    assert door.ask("PUT", "/lab/hers", b"x", who=ANONYMOUS, **rights).status == 403
+    assert door.ask("PUT", "/lab?acl", x_amz_acl="authenticated-read").status == 200
+    allowed: dict[str, str | None] = {ANONYMOUS: "+addEntry -read"}
+    asyncio.run(door.files.apply(Call(dn=JOE), (Set(LogicalName(ROOT, ("lab",)), policy=allowed),)))
+    for acl, status in (("public-read", 403), ("authenticated-read", 204)):
+        posted = form(key=acl, acl=acl)
+        assert door.ask("POST", "/lab", posted, who=ANONYMOUS, content_type=kind).status == status, acl
+        assert (door.ask("GET", f"/lab/{acl}", who=EVE).status == 200) is (status == 204), acl
 
 
 @pytest.mark.parametrize("versioned", [False, True])
