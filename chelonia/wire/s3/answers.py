@@ -176,9 +176,9 @@ def upload_created(bucket: str, key: str, upload: str) -> bytes:
 
 
 def posted(url: str, bucket: str, key: str, etag: str) -> bytes:
-    """Return the answer to a form that asks for one."""
+    """Return the answer to a form that asks for one. It is of no namespace: pages look for elements without one."""
     fields = leaf("Location", url) + leaf("Bucket", bucket) + leaf("Key", key) + leaf("ETag", etag)
-    return _document("PostResponse", fields)
+    return _document("PostResponse", fields, "")
 
 
 def completed(url: str, bucket: str, key: str, etag: str, checksum: tuple[str, str]) -> bytes:
@@ -338,8 +338,8 @@ def instant(ns: int) -> str:
     return f"{iso_second(ns // NS_PER_S)}.{ns % NS_PER_S // 1_000_000:03d}Z"
 
 
-def _document(name: str, content: str) -> bytes:
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name} {_SPACE}>{content}</{name}>'.encode()
+def _document(name: str, content: str, space: str = f" {_SPACE}") -> bytes:
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<{name}{space}>{content}</{name}>'.encode()
 
 
 def _owner(dn: str, name: str = "Owner") -> str:
