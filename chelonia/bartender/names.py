@@ -6,7 +6,7 @@ decided on. No operation can leave half a change behind.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -19,12 +19,12 @@ from chelonia.core.caller import Call, Role
 from chelonia.core.contents.attributes import is_implied
 from chelonia.core.contents.uploads import Expect
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import Guid
+from chelonia.core.ids import ANONYMOUS, Guid
 from chelonia.core.metadata import TYPE_COLLECTION, TYPE_FILE, TYPE_MOUNTPOINT, Needed, Sections, StoredObject, Triple
 from chelonia.core.names import LogicalName, check_ln, parse_ln
 from chelonia.core.ports.bartender import MakeRequest, MoveRequest, NameRequest
 from chelonia.core.ports.librarian import Delete, MakeEntry, MoveEntry, Traversal, Unlink, Unmake
-from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action
+from chelonia.core.rights.policy import DEFAULT_POLICY_SECTION, Action, opens_no_more
 from chelonia.core.values import replace
 
 _KIND: Final = (Needed("entry"), Needed("node", "implied"))
@@ -46,17 +46,16 @@ async def make(entry_type: str, ports: Ports, turn: ElementCall, request: MakeRe
     parent = parent_of_new(ln, walked)
     expect = Judge(turn.user, op).require(Action.ADD_ENTRY, parent)
     given = accepted(request.metadata, entry_type, f"{op}.metadata")
-    policies, rests = await inherited(ports, turn, walked, entry_type)
+    giver = await giving(ports, turn, walked)
+    check_opens_nothing(Judge(turn.user, op), parent, giver, given)
+    policies, rests = inherited(giver, entry_type)
     sections, expect = merged(policies, given, own), tuple(dict.fromkeys((*expect, *rests)))
     made = MakeEntry(parent.guid, ln.name, entry_type, turn.user.dn, sections, expect)
     await ports.librarian.make_entry(turn.service, made)
 
 
-async def inherited(
-    ports: Ports, turn: ElementCall, walked: Traversal, entry_type: str, *, of: LogicalName | None = None
-) -> tuple[Sections, Expect]:
-    """Return the policies that a new entry inherits where a walk ended, and the versions that they rest on."""
-    giver = await giving(ports, turn, walked, of=of)
+def inherited(giver: StoredObject, entry_type: str) -> tuple[Sections, Expect]:
+    """Return the policies that a new entry inherits from a collection, and the versions that they rest on."""
     return new_policies(giver.sections, entry_type), ((Guid(giver.id), giver.version),)
 
 
@@ -74,6 +73,22 @@ async def giving(ports: Ports, turn: ElementCall, walked: Traversal, *, of: Logi
         Judge(turn.user, "inherit").may(action, FoundEntry(of, giver)) for action in (Action.ADD_ENTRY, Action.READ)
     )
     return giver if shown else replace(giver, sections={})
+
+
+def opens_nothing(policy: Mapping[str, str], default: Mapping[str, str], *above: StoredObject) -> bool:
+    """Whether a new entry with this policy allows nobody what these collections, or its default policy, do not."""
+    return all(opens_no_more(policy, default, each.sections.get("policy", {})) for each in above)
+
+
+def check_opens_nothing(judge: Judge, parent: FoundEntry, giver: StoredObject, given: Sections) -> None:
+    """Refuse rules that `ANONYMOUS` gives to a new entry, where they allow more than its collection. Raises: DENIED."""
+    if judge.call.dn != ANONYMOUS:
+        return
+    default = giver.sections.get(DEFAULT_POLICY_SECTION, {})
+    for name in given.keys() & {"policy", DEFAULT_POLICY_SECTION}:
+        if not opens_nothing({**default, **given[name]}, default, parent.object, giver):
+            place = FoundEntry(parent.about or parent.ln, parent.object)
+            raise judge.refuse(place, "nobody owns what ANONYMOUS makes: it grants what its collection grants, no more")
 
 
 async def kept(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
 from chelonia.bartender.client_metadata import FileFacts, accepted, file_facts, merged
-from chelonia.bartender.names import inherited
+from chelonia.bartender.names import check_opens_nothing, giving, inherited
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken
 from chelonia.bartender.rights import RIGHTS, FoundEntry, Judge, existing, is_visible, parent_of_new
@@ -23,7 +23,7 @@ from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.uploads import BeginPut, Begun
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, RequestKey, ServiceId, parse_guid
-from chelonia.core.metadata import TYPE_FILE, Needed, StoredObject
+from chelonia.core.metadata import TYPE_FILE, Needed, Sections, StoredObject
 from chelonia.core.names import LogicalName, parse_ln
 from chelonia.core.ports.bartender import (
     AddReplicaRequest,
@@ -52,8 +52,8 @@ async def put_file(ports: Ports, turn: ElementCall, request: PutFileRequest) -> 
     facts = file_facts(request.metadata)
     given = accepted(request.metadata, TYPE_FILE, "putFile.metadata")
     _need_http(request.protocols)
-    begin = await _begin(ports, turn, ln, facts, replace_file=request.replace)
-    begin = replace(begin, sections=merged(begin.sections, given, {"states": facts.states()}), named=True)
+    begin = await _begin(ports, turn, ln, facts, given, replace_file=request.replace)
+    begin = replace(begin, sections=merged(begin.sections, {"states": facts.states()}), named=True)
     if facts.needed == 0:
         return await _name_only(ports, turn, request, begin)
     turl, _ = await tickets(ports, turn, begin, Purpose.PENDING)
@@ -154,18 +154,23 @@ async def add_replica(
     return TransferOutcome(request.request_id, status.success("addReplica"), turl, PROTOCOL_HTTP)
 
 
-async def _begin(ports: Ports, turn: ElementCall, ln: LogicalName, facts: FileFacts, *, replace_file: bool) -> BeginPut:
+async def _begin(
+    ports: Ports, turn: ElementCall, ln: LogicalName, facts: FileFacts, given: Sections, *, replace_file: bool
+) -> BeginPut:
     """Return an upload to a place for a file, if the caller may put one. Raises: EXISTS, DENIED, NO_PARENT, ..."""
     judge = Judge(turn.user, "putFile")
     begin = unnamed(ports, turn, LogicalName(ln.start, ln.parts), facts.needed, facts.size, facts.checksums)
     (walked,) = await ports.librarian.traverse(turn.service, (ln,), RIGHTS)
     if replace_file and ln.parts and walked.complete and walked.last.value("entry", "type") == TYPE_FILE:
         expect = judge.require(Action.DELETE, FoundEntry(ln, walked.last))
-        return replace(begin, parent=holder(walked), replaces=walked.guid, expect=expect)
+        return replace(begin, parent=holder(walked), replaces=walked.guid, sections=given, expect=expect)
     parent = parent_of_new(ln, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
-    policies, rests = await inherited(ports, turn, walked, TYPE_FILE)
-    return replace(begin, parent=parent.guid, sections=policies, expect=tuple(dict.fromkeys((*expect, *rests))))
+    giver = await giving(ports, turn, walked)
+    check_opens_nothing(judge, parent, giver, given)
+    policies, rests = inherited(giver, TYPE_FILE)
+    sections, expect = merged(policies, given), tuple(dict.fromkeys((*expect, *rests)))
+    return replace(begin, parent=parent.guid, sections=sections, expect=expect)
 
 
 def unnamed(

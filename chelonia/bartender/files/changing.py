@@ -23,7 +23,7 @@ from chelonia.bartender.client_metadata import (
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, setting_triples, user_triples
 from chelonia.bartender.files.summarised import public
-from chelonia.bartender.names import EntryRemoval, check_url, inherited, kept, may_link, parent_of, together
+from chelonia.bartender.names import EntryRemoval, check_url, giving, inherited, kept, may_link, parent_of, together
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.rights import FoundEntry, Judge, existing, is_visible, parent_of_new, versions
 from chelonia.core import bounds
@@ -69,7 +69,7 @@ async def make(ports: Ports, turn: ElementCall, change: Make) -> Done:
     parent = parent_of_new(change.place, walked)
     expect = judge.require(Action.ADD_ENTRY, parent)
     expect += await locking.unlocked(ports, turn, change.when, change.place, walked, names=True)
-    policies, rests = await inherited(ports, turn, walked, change.type, of=change.default_of)
+    policies, rests = inherited(await giving(ports, turn, walked, of=change.default_of), change.type)
     sections, expect = merged(policies, given, own), tuple(dict.fromkeys((*expect, *rests)))
     entry = MakeEntry(parent.guid, change.place.name, change.type, turn.user.dn, sections, expect, described=True)
     return done(await ports.librarian.make_entry(turn.service, entry), made=True)

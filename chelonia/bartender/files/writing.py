@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from chelonia.bartender.bulk import ElementCall
-from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged, new_policies
+from chelonia.bartender.client_metadata import FileFacts, accepted, check_count, merged
 from chelonia.bartender.files import locking
 from chelonia.bartender.files.attributes import DESCRIBED, etag_fact, rule_triples, setting_triples, user_triples
 from chelonia.bartender.files.changing import done, lacks_only_parents, pinned, required, seen, walk
-from chelonia.bartender.names import giving
+from chelonia.bartender.names import giving, inherited, opens_nothing
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
 from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
@@ -50,7 +50,7 @@ from chelonia.core.ports.files import (
     placed_part,
 )
 from chelonia.core.ports.shepherd import Purpose
-from chelonia.core.rights.policy import Action, opens_no_more, with_rules
+from chelonia.core.rights.policy import Action, with_rules
 from chelonia.core.values import replace
 
 
@@ -237,7 +237,8 @@ async def ready_to_write(
         collection = parent_of_new(change.place, walked)
         expect, parent = judge.require(Action.ADD_ENTRY, collection), collection.guid
         above = collection.object, await giving(ports, turn, walked, of=default_of)
-        policies, expect = new_policies(above[1].sections, TYPE_FILE), (*expect, (Guid(above[1].id), above[1].version))
+        policies, rests = inherited(above[1], TYPE_FILE)
+        expect += rests
     if rules is not None:
         expect += _may_rule(turn, found or _would_be(turn, change.place, policies), rules, above)
         policies = {"policy": with_rules(policies.get("policy", {}), rules)} if found is None else {}
@@ -254,10 +255,10 @@ async def ready_to_write(
     return ready, found
 
 
-def _would_be(turn: ElementCall, place: LogicalName, inherited: Sections) -> FoundEntry:
+def _would_be(turn: ElementCall, place: LogicalName, policies: Sections) -> FoundEntry:
     """Return a new file as it would be with the policy of its collection."""
     entry = {"type": TYPE_FILE, "owner": turn.user.dn}
-    return FoundEntry(place, StoredObject(ObjectId(""), 0, {"entry": entry, **inherited}))
+    return FoundEntry(place, StoredObject(ObjectId(""), 0, {"entry": entry, **policies}))
 
 
 def _may_rule(
@@ -272,15 +273,9 @@ def _may_rule(
     # `private` with every upload, also with keys that may not change rights.
     is_new, left_out = not found.object.exists, before.keys() - after.keys()
     fewer = is_new and after.items() <= before.items() and not any("-" in before[identity] for identity in left_out)
-    may = fewer or after == before or (is_new and turn.user.dn == ANONYMOUS and _is_open(after, before, above))
+    may = fewer or after == before or (is_new and turn.user.dn == ANONYMOUS and opens_nothing(after, before, *above))
     expect = versions(found) if may else Judge(turn.user, "write").require(Action.MODIFY_POLICY, found)
     return () if is_new else expect
-
-
-def _is_open(policy: Mapping[str, str], default: Mapping[str, str], above: tuple[StoredObject, ...]) -> bool:
-    """Whether a new file with this policy allows nobody what its collection, or its default policy, does not. Nobody
-    owns a stranger's file, so nobody could allow it more."""
-    return all(opens_no_more(policy, default, each.sections.get("policy", {})) for each in above)
 
 
 def replaceable(place: LogicalName, found: FoundEntry) -> FoundEntry:

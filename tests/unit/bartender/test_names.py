@@ -421,6 +421,23 @@ async def test_anonymous_makes_what_it_may_and_owns_nothing(stage: Stage) -> Non
     assert await stage.name_op("unmakeCollection", "/a", NOBODY) == "denied"
 
 
+@scene
+async def test_what_anonymous_makes_opens_no_more_than_its_collection(stage: Stage) -> None:
+    """He owns nothing, and gave what he made any rights: a file for all to read, a collection to be changed by him."""
+    await stage.modify("/", "set", "policy", "ALL", "+addEntry")
+    for rule in (Triple("policy", "ALL", "+read"), Triple("policy", "ANONYMOUS", "+addEntry +modifyPolicy")):
+        assert (await stage.put_file("/f", NOBODY, needed=0, more=(rule,))).kind == "denied", rule
+        assert (await stage.make("/c", NOBODY, (rule,))).kind == "denied", rule
+    assert (await stage.make("/c", NOBODY, (Triple("defaultPolicy", "ALL", "+read"),))).kind == "denied"
+    assert not await stage.exists("/f")
+    assert not await stage.exists("/c")
+    allowed = (Triple("policy", "ANONYMOUS", "+addEntry"), Triple("policy", "ALL", "-read"))
+    assert (await stage.make("/c", NOBODY, (*allowed, Triple("defaultPolicy", "ALL", "+addEntry")))).status == "done"
+    await stage.modify("/", "set", "policy", "ALL", "+addEntry +read")
+    assert (await stage.put_file("/f", NOBODY, needed=0, more=(Triple("policy", "ALL", "+read"),))).status == "done"
+    assert (await stage.stat("/f", EVE))["policy"] == {"ALL": "+read"}
+
+
 # --- every element of a bulk call ------------------------------------------------------------------------------------
 
 
