@@ -38,7 +38,8 @@ _CONDITIONS: Final = ("If-Match", "If-Unmodified-Since", "If", "Content-Range")
 async def download(parts: DoorParts, exchange: Exchange, attributes: Attributes) -> HttpResponse | None:
     """Return the 307 for a GET of a file of one blob, None where this node serves it."""
     agent, query = exchange.header("User-Agent"), exchange.request.query
-    stays = agent.startswith(STAY_HERE) or is_browser(exchange.request)
+    # A browser that saves a link (`download`) asks for no page, but says what it is as with all it fetches.
+    stays = agent.startswith(STAY_HERE) or is_browser(exchange.request) or bool(exchange.header("Sec-Fetch-Site"))
     follows = not stays if is_bound(exchange) else agent.startswith(FOLLOW)
     if attributes.size < REDIRECTED_BYTES_MIN or "proxy" in query or not (follows or "redirect" in query):
         return None
