@@ -29,7 +29,7 @@ from chelonia.hosting.net.certificates import (
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import explain_file
-from chelonia.hosting.net.identity import identity_of_chain, is_for, name_from_dn, names_of, render_dn
+from chelonia.hosting.net.identity import Identity, identity_of_chain, is_for, name_from_dn, names_of, render_dn
 from chelonia.hosting.net.tls import TlsSettings, load_trust
 from chelonia.hosting.setup import host_files
 from chelonia.hosting.setup.cli_ca import base_of, host_subject
@@ -230,18 +230,23 @@ def _administrator(options: argparse.Namespace, places: HostPaths) -> Dn:
 def _issuers(options: argparse.Namespace, places: HostPaths, administrator: Dn) -> tuple[Dn, ...]:
     """Return the only CAs whose certificates may act as hosts and administrators.
 
-    Empty, with a message, while they are not known: hosts of other sites may have other CAs. An administrator who is
-    only named here may have any.
+    Empty, with a message, while they are not known: hosts of other sites may have other CAs. So may an administrator
+    without a certificate here, whom our CA may not certify. Of one whom it may, it is taken to be the CA.
     """
-    found = [_issuer(places.cert)]
+    found = [_identity(places.cert).issuer]
     elsewhere = options.site_certificate
     if not elsewhere:
         ca = CertificateAuthority.load(places.grid).issued.dn
         found.append(ca)
-        if not options.administrator.startswith("/"):
-            found.append(_issuer(Path.home() / ".globus" / "usercert.pem"))
+        if issuer := _issuer_at_home(administrator):
+            found.append(issuer)
         elif load_trust(TlsSettings(ca_dir=places.ca_dir)).beyond(ca, administrator):
             elsewhere = True
+        else:
+            print(f"issuers       {administrator} needs a certificate of {ca};")
+            print(
+                "              if it has one of another CA, name that one too in [trust] issuers of both configurations"
+            )
     if not elsewhere:
         return tuple(dict.fromkeys(found))
     print("issuers       any CA here may vouch for administrators and hosts, until [trust] issuers in both")
@@ -249,8 +254,17 @@ def _issuers(options: argparse.Namespace, places: HostPaths, administrator: Dn) 
     return ()
 
 
-def _issuer(cert: Path) -> Dn:
-    return identity_of_chain(tuple(x509.load_pem_x509_certificates(cert.read_bytes()))).issuer
+def _issuer_at_home(dn: Dn) -> Dn:
+    """Return the CA of the certificate in `~/.globus`, "" unless it is of this DN."""
+    try:
+        identity = _identity(Path.home() / ".globus" / "usercert.pem")
+    except (OSError, ValueError, CheloniaError):
+        return Dn("")
+    return identity.issuer if identity.dn == dn else Dn("")
+
+
+def _identity(cert: Path) -> Identity:
+    return identity_of_chain(tuple(x509.load_pem_x509_certificates(cert.read_bytes())))
 
 
 def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> None:

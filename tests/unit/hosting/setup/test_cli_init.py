@@ -143,20 +143,31 @@ def test_only_the_ca_of_the_cluster_and_the_administrators_vouch_for_them(
     assert [load_config(path).trust.issuers for path in (at.core, at.shepherd)] == [(own,)] * 2
     for path in (at.core, at.shepherd):
         path.unlink()
+    capsys.readouterr()
     assert init(tmp_path, "--administrator", "/O=Grid/O=Chelonia/CN=Anna Admin") == 0
     assert load_config(at.core).trust.issuers == (own,)
+    assert f"/O=Grid/O=Chelonia/CN=Anna Admin needs a certificate of {own}" in capsys.readouterr().out
     for path in (at.core, at.shepherd, globus / "usercert.pem", globus / "userkey.pem"):
         path.unlink()
     site = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
     site.issue_user("/DC=org/CN=Anna Admin", real_now_ms()).write(globus / "usercert.pem", globus / "userkey.pem")
-    assert init(tmp_path) == 0
-    assert load_config(at.core).trust.issuers == (own, "/DC=org/CN=Site CA")
-    for path in (at.core, at.shepherd):
-        path.unlink()
+    for words in ((), ("--administrator", "/DC=org/CN=Anna Admin")):
+        assert init(tmp_path, *words) == 0
+        assert load_config(at.core).trust.issuers == (own, "/DC=org/CN=Site CA")
+        for path in (at.core, at.shepherd):
+            path.unlink()
     capsys.readouterr()
-    assert init(tmp_path, "--administrator", "/DC=org/CN=Anna Admin") == 0
+    assert init(tmp_path, "--administrator", "/DC=org/CN=Bo Admin") == 0
     assert load_config(at.core).trust.issuers == (), "nobody knows which CA that is"
     assert "[trust] issuers" in capsys.readouterr().out
+
+
+def test_an_administrator_of_another_ca_below_the_clusters_own_organization_is_not_locked_out(tmp_path: Path) -> None:
+    at, globus = places(tmp_path), tmp_path / "home" / ".globus"
+    site = CertificateAuthority.create(tmp_path / "site", "/DC=org/CN=Site CA", real_now_ms(), kind=KeyKind.P256)
+    site.issue_user("/DC=org/CN=Anna Admin", real_now_ms()).write(globus / "usercert.pem", globus / "userkey.pem")
+    assert init(tmp_path, "--organization", "/DC=org", "--administrator", "/DC=org/CN=Anna Admin") == 0
+    assert load_config(at.core).trust.issuers == ("/DC=org/CN=Chelonia CA", "/DC=org/CN=Site CA")
 
 
 def test_the_administrator_can_begin_at_once(tmp_path: Path) -> None:
