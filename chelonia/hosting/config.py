@@ -56,8 +56,14 @@ POSITIVE = (
 )  # fmt: skip
 """Keys that are never 0."""
 TUNED_POSITIVE = (
-    "librarian.lease_ms", "librarian.flap_returns_max", "shepherd.unknown_retry_ms", "shepherd.scrub_bytes_per_s_max",
-    "shepherd.copy_tries", "shepherd.forward_queue_chunks",
+    "ahash.batch_max", "ahash.queue_max", "ahash.upkeep_interval_ms",
+    "librarian.lease_ms", "librarian.leader_lease_ms", "librarian.tick_ms", "librarian.sweep_interval_ms",
+    "librarian.services_interval_ms", "librarian.claim_ms", "librarian.plan_batch", "librarian.copies_max",
+    "librarian.flap_returns_max",
+    "bartender.durable_copies", "bartender.put_lifetime_ms", "bartender.shepherd_timeout_ms",
+    "shepherd.heartbeat_ms", "shepherd.report_retry_ms", "shepherd.tidy_ms", "shepherd.unknown_retry_ms",
+    "shepherd.ticket_lifetime_max_ms", "shepherd.scrub_bytes_per_s_max", "shepherd.copy_tries",
+    "shepherd.forward_queue_chunks",
 )  # fmt: skip
 """The same among the keys of `tuning`."""
 

@@ -122,7 +122,9 @@ LIBRARIAN = '[librarian]\nid = "x"\nahash = []\n'
 SHEPHERD = '[shepherd]\nid = "x"\ndata_url = "https://x"\ndata_dir = "d"\nlibrarians = ["https://l/Librarian"]\n'
 SLOWEST = "shepherd.tuning.copy_bytes_per_s_max"
 SCRUB = "shepherd.tuning.scrub_bytes_per_s_max"
+BARTENDER = '[bartender]\nid = "x"\ntoken_key_file = "k"\nlibrarians = ["https://l/Librarian"]\n'
 COPIES = "librarian.tuning.copies_per_node_max"
+DURABLE = "bartender.tuning.durable_copies"
 
 
 @pytest.mark.parametrize(
@@ -165,6 +167,10 @@ COPIES = "librarian.tuning.copies_per_node_max"
             "at least 1",
         ),
         (("[node]", f"{LIBRARIAN}tuning.lease_ms = 0\n[node]"), "librarian.tuning.lease_ms", "at least 1"),
+        (("[ahash]", "[ahash]\ntuning.batch_max = 0"), "ahash.tuning.batch_max", "at least 1"),
+        (("[node]", f"{LIBRARIAN}tuning.copies_max = 0\n[node]"), "librarian.tuning.copies_max", "at least 1"),
+        (("[node]", f"{BARTENDER}tuning.durable_copies = 0\n[node]"), DURABLE, "at least 1"),
+        (("[node]", f"{SHEPHERD}tuning.heartbeat_ms = 0\n[node]"), "shepherd.tuning.heartbeat_ms", "at least 1"),
         (("[node]", "[limits]\nconnections_max = 0\n[node]"), "limits.connections_max", "at least 1"),
         (("[node]", "[tls]\nreload_check_ms = 0\n[node]"), "tls.reload_check_ms", "at least 1"),
         (("[node]", "[registry]\nrefresh_ms = 0\n[node]"), "registry.refresh_ms", "at least 1"),
