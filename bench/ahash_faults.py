@@ -29,7 +29,7 @@ KILLS, FREEZES, QUICK = 30, 10, 2
 BEFORE_S, AFTER_S = 0.3, 2.5
 REST_S = 7.0
 """Rest after a freeze, before the next. A replica that froze three times in 20 s counts as late again and again, and
-asks for leases four times as long (docs/design/009-replication.md, *Strain*)."""
+asks for leases four times as long (docs/design/009-replication.md, *Lateness*)."""
 WRITERS = 8
 ASK = RetryLimits(retry_ms=10_000, pause_ms=10, hedge_ms=AHASH_HEDGE_MS, hedge_read_ms=AHASH_READ_HEDGE_MS)
 """A Librarian's limits, but the next round over the replicas begins sooner."""
