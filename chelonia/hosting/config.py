@@ -336,7 +336,7 @@ def _contradictions(config: NodeConfig) -> Iterator[CheloniaError]:
         yield bad("", "the node hosts nothing: add [ahash], [librarian], [bartender] or [shepherd]")
     yield from _zeros(config)
     yield from _listener_problems(config.listen, hosted)
-    yield from _trust_problems(config.trust)
+    yield from _trust_problems(config)
     for key, url in urls_of(config):
         if "://" in url and not _is_https(url):
             yield bad(key, f"{url!r} is no https:// URL with a host and a port, as https://host:60000/...")
@@ -394,15 +394,21 @@ def _is_https(url: str) -> bool:
         return False
 
 
-def _trust_problems(trust: TrustSection) -> Iterator[CheloniaError]:
+def dns_of(config: NodeConfig) -> Iterator[tuple[str, str]]:
+    """Yield the DNs that a node compares with those of certificates, each behind its key."""
+    trust, replicas = config.trust, config.ahash.replicas if config.ahash else ()
+    yield from (("trust.administrators", dn) for dn in trust.administrators)
+    yield from (("trust.issuers", dn) for dn in trust.issuers)
+    yield from ((f"trust.services[{index}].dn", entry.dn) for index, entry in enumerate(trust.services))
+    yield from ((f"ahash.replicas[{index}].dn", entry.dn) for index, entry in enumerate(replicas))
+
+
+def _trust_problems(config: NodeConfig) -> Iterator[CheloniaError]:
     roles = [role.value for role in Role if role is not Role.ADMINISTRATOR]
-    named = [("trust.administrators", dn) for dn in trust.administrators]
-    named += [("trust.issuers", dn) for dn in trust.issuers]
-    for index, entry in enumerate(trust.services):
+    for index, entry in enumerate(config.trust.services):
         if entry.role not in roles:
             yield bad(f"trust.services[{index}].role", f"{entry.role!r} is none of: {', '.join(roles)}")
-        named.append((f"trust.services[{index}].dn", entry.dn))
-    for key, dn in named:
+    for key, dn in dns_of(config):
         if not dn.startswith("/"):
             show = "openssl x509 -noout -subject -nameopt compat"
             yield bad(key, f"{dn!r} is no DN: one starts with /, as `{show}` shows it")
@@ -426,8 +432,6 @@ def _replica_problems(section: AHashSection, listeners: Sequence[ListenSection])
             yield bad(f"{where}.id", "an id is a number from 1 to 65535")
         if not 0 < entry.port < 65_536:
             yield bad(f"{where}.port", "a port is a number from 1 to 65535")
-        if not entry.dn.startswith("/"):
-            yield bad(f"{where}.dn", "a DN starts with /")
     for key, values in (
         ("id", [str(entry.id) for entry in section.replicas]),
         ("host and port", [f"{entry.host}:{entry.port}" for entry in section.replicas]),

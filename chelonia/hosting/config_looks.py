@@ -1,7 +1,7 @@
 """Compares a configuration with this host and its files. `config` finds the problems that the text alone shows.
 
 Problems keep the node from its start: missing files, a key of another certificate. Warnings may pass by themselves:
-names without an address, an expired CRL.
+names without an address, an expired CRL. A DN in another spelling keeps its owner out, and nobody else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
-from chelonia.hosting.config import NodeConfig, bad, read_secret, urls_of
+from chelonia.hosting.config import NodeConfig, bad, dns_of, read_secret, urls_of
 from chelonia.hosting.net.credentials import explain_file
-from chelonia.hosting.net.identity import identity_of_chain, is_for, names_of
+from chelonia.hosting.net.identity import canonical_dn, identity_of_chain, is_for, names_of
 from chelonia.hosting.net.key_sets import read_keys
 from chelonia.hosting.net.tls import UNLIMITED, TlsSettings, check_key_mode, load_own_chain, load_trust
 
@@ -41,6 +41,7 @@ def local_warnings(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
             "tls.ca_dir", f"other nodes do not take {config.tls.cert}, nor this one theirs, if theirs are so: {reason}"
         )
     yield from (bad("tls.ca_dir", f"CA {ca}: {UNLIMITED}") for ca in trust.unlimited)
+    yield from _other_spellings(config)
     yield from _other_names(config)
     yield from _unresolved_names(config)
 
@@ -110,6 +111,18 @@ def _wrong_key(config: NodeConfig, now_ms: Ms) -> Iterator[CheloniaError]:
         if entry.id == own_id and entry.dn != dn:
             cause = f"replica {entry.id} is to be {entry.dn}, {config.tls.cert} is of {dn}: renew with the same subject"
             yield bad("ahash.replicas", cause)
+
+
+def _other_spellings(config: NodeConfig) -> Iterator[CheloniaError]:
+    """Yield problems of DNs that are not spelled as those of certificates are, with which they are compared."""
+    for key, dn in dns_of(config):
+        try:
+            spelled = canonical_dn(dn)
+        except CheloniaError as error:
+            yield bad(key, f"{dn!a} is nobody's: {error.cause}")
+            continue
+        if spelled != dn:
+            yield bad(key, f"{dn!a} is nobody's: a certificate's subject is compared as {spelled}")
 
 
 def _other_names(config: NodeConfig) -> Iterator[CheloniaError]:

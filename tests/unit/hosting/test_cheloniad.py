@@ -230,6 +230,18 @@ def test_a_second_ca_that_may_issue_every_name_is_warned_of_before_it_runs(
     assert "see the warnings" in said.out
 
 
+def test_a_dn_that_no_certificate_can_have_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As some programs show one, or a person types it: its owner would be a stranger."""
+    conf, root = tmp_path / "node.toml", tmp_path / "grid-security"
+    more = '"/DC=org/CN=Bo Müller/Email=bo@example.org", "/DC=org/nick=bo"'
+    conf.write_text(with_files(root).replace("administrators = [", f"administrators = [{more}, "))
+    capsys.readouterr()
+    assert main(["check-config", "--config", str(conf)]) == 0
+    other, unknown = capsys.readouterr().err.splitlines()
+    assert r"is compared as /DC=org/CN=Bo M\xC3\xBCller/emailAddress=bo@example.org" in other
+    assert "unknown attribute type nick" in unknown
+
+
 def test_what_root_has_left_in_a_data_directory_is_said_with_its_cure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
