@@ -90,6 +90,7 @@ def still_named(stored: StoredObject, shepherd: ServiceId) -> Element:
 def to_compare(stored: StoredObject, shepherd: ServiceId, boot: int) -> Element:
     """Have the next start of a Shepherd compare everything. `boot`: the last that it has reported in. On condition that
     the record is as read."""
+    assert boot, "who has never reported compares anyway"
     assert not may_have_named(stored, shepherd, boot), "it is to do so already"
     as_it_was = as_read(REPORTED, shepherd, stored.value(REPORTED, shepherd))
     return put(REBUILD_OBJECT, REPORTED, shepherd, str(boot), as_it_was)

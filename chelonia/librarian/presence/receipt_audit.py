@@ -124,7 +124,8 @@ class ReceiptAudit:
         async def build() -> PlannedTransact:
             stored, record = await self._records.get(self._call.strongly(), objects, needed)
             boot = reached(stored).boot
-            if may_have_named(record, shepherd, boot):
+            # Without a report its first start compares everything, or it is forgotten.
+            if not boot or may_have_named(record, shepherd, boot):
                 return PlannedTransact(())
             return PlannedTransact((to_compare(record, shepherd, boot), still_of(shepherd, boot)))
 

@@ -240,7 +240,9 @@ class NodeLife:
             for record in self._nodes.registry.records
             if record.role is Role.SHEPHERD and record.service_id == shepherd and (record.approved or record.dn == dn)
         ]
-        burnt.append(drop(REBUILD_OBJECT, rebuild_record.SHEPHERDS, shepherd))
+        burnt += [
+            drop(REBUILD_OBJECT, section, shepherd) for section in (rebuild_record.SHEPHERDS, rebuild_record.REPORTED)
+        ]
         if not await self._end(call, shepherd, (), burnt):
             return False
         _LOG.info("shepherd %s is forgotten; its identity is never accepted again", shepherd)

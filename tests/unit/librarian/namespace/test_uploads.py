@@ -477,6 +477,19 @@ async def test_a_shepherd_that_does_not_answer_for_a_copy_compares_everything_at
         assert (await b.report(one, number=1, boot=4)).next_report_ms > 0, "it has compared since"
 
 
+async def test_nothing_is_noted_of_who_has_never_reported() -> None:
+    """It compares everything at its first start. So is one that was forgotten meanwhile: a note of it would stay."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        await b.beat(b.shepherds[1], boot=2)
+        await settled()
+        directory.lost = 1
+        await b.file("a")
+        await settled()
+        assert directory.lost == 0
+        assert not (await b.stored(REBUILD_OBJECT)).value(REPORTED, b.shepherds[1])
+
+
 async def test_what_a_late_rebuild_asks_of_a_shepherd_stays_when_that_does_not_answer_for_a_copy() -> None:
     directory = Asked()
     async with bench(directory=directory) as b:
@@ -524,6 +537,7 @@ async def test_that_a_shepherd_did_not_answer_is_noted_once_the_metadata_take_it
     directory = Asked()
     async with bench(directory=directory) as b:
         one, transact, refusals = b.shepherds[1], b.ahash.transact, 2 * TRIES_MAX
+        await b.report(one, number=1, boot=2)
         await b.beat(one, boot=2)
         await settled()
         directory.lost = 100

@@ -13,6 +13,7 @@ from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.contents.uploads import CommitFile
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import (
+    REBUILD_OBJECT,
     REPAIR_OBJECT,
     SERVICES_OBJECT,
     BlobId,
@@ -29,6 +30,7 @@ from chelonia.core.ports.ahash import AHash, Element, Page
 from chelonia.core.ports.librarian import REFUSED_FORGOTTEN, Delete, Heartbeat, ServiceRecord, Severity
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import check, drop, erase, file_record, isset, outbox_record, put
+from chelonia.librarian.metadata.rebuild_record import REPORTED
 from chelonia.librarian.presence import registry
 from chelonia.librarian.recovery.invariants import BLOB_LOST
 from chelonia.librarian.repair.plan.decide import SURPLUS
@@ -85,11 +87,14 @@ async def test_a_forgotten_shepherd_leaves_nothing_behind_and_never_comes_back()
         await p.until(lambda: healed(p, blob, 2))
         await p.b.service.delete(BARTENDER, Delete(gone))
         assert await p.b.outbox(one), "its erasure waits for it"
+        did_not_answer = (put(REBUILD_OBJECT, REPORTED, one, "1"),)
+        await p.b.ahash.transact(LIBRARIAN, RequestKey(""), did_not_answer)
         pages = await forget(p, one)
         assert [page.forgotten for page in pages] == [True]
         assert losses(pages) == []
         assert sorted(await p.b.locations(blob)) == sorted(p.b.shepherds[1:])
         assert not (await p.b.stored(f"sys:shepherd:{one}")).exists
+        assert not (await p.b.stored(REBUILD_OBJECT)).value(REPORTED, one)
         found = (await p.b.service.fsck(ADMIN, Guid(""), "")).findings
         assert [f for f in found if f.severity is not Severity.WORK or one in f.object] == []
         assert one not in [node.shepherd for node in await p.b.service.nodes(ADMIN)]
