@@ -116,7 +116,7 @@ class Scrubber:
 
     async def _checked(self, reference: ReferenceId, *, paced: bool) -> tuple[KeptReplica | None, str]:
         """The replica after its check, and its damage ("" for none)."""
-        before = self._node.index.get(reference)
+        before, began_ms = self._node.index.get(reference), self._node.ports.clock.now_ms()
         if before is None:
             return None, ""
         damage = await self._damage(before, paced)
@@ -126,8 +126,11 @@ class Scrubber:
         if held is None:
             return None, ""
         self.scrubbed += 1
+        if not (damage or held.alive) and lifecycle.was_judged(before, held):
+            self._node.suspect(reference)  # this check may have read the bytes before they rotted
+            return held, "another check has found it damaged meanwhile"
         self.damaged += bool(damage)
-        after = lifecycle.checked(held, not damage, self._node.ports.clock.now_ms())
+        after = lifecycle.checked(held, not damage, began_ms)
         self._node.index.put(after)
         if after.state is not held.state:
             level = logging.WARNING if damage else logging.INFO

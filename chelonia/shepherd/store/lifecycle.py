@@ -35,7 +35,7 @@ class KeptReplica:
         committed: a transact is known to have named the blob.
         keep_until_ms: monotonic; an uncommitted replica may be unknown until then.
         unknown_since_ms: monotonic; when a Librarian first answered that it is unknown, -1 when none has.
-        checked_ms: wall clock of the last full check in this boot, 0 for none.
+        checked_ms: wall clock when the last full check in this boot began, 0 for none.
         listed: the namespace is known to list it as alive, as it is.
     """
 
@@ -117,11 +117,16 @@ def unproven(held: KeptReplica) -> KeptReplica:
     return replace(held, state=ReplicaState.INVALID, listed=False)
 
 
-def checked(held: KeptReplica, intact: bool, now_ms: Ms) -> KeptReplica:
-    """Return the replica after a full check of bytes and record."""
+def was_judged(before: KeptReplica, held: KeptReplica) -> bool:
+    """Return whether something has judged the bytes of a replica anew since it was as `before`."""
+    return (before.state, before.checked_ms) != (held.state, held.checked_ms)
+
+
+def checked(held: KeptReplica, intact: bool, began_ms: Ms) -> KeptReplica:
+    """Return the replica after a full check of bytes and record, which began at `began_ms`."""
     state = next_state(held.state, Cause.VERIFIED if intact else Cause.DAMAGED) or held.state
     assert state in (ReplicaState.ALIVE, ReplicaState.INVALID), "a check decides whether the bytes may be handed out"
-    return replace(held, state=state, checked_ms=now_ms, listed=held.listed and state is held.state)
+    return replace(held, state=state, checked_ms=began_ms, listed=held.listed and state is held.state)
 
 
 def acknowledged(held: KeptReplica, believed: ReplicaState | None) -> KeptReplica:

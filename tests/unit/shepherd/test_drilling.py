@@ -1,5 +1,6 @@
 """The effects of a drill on a Shepherd: silence that ends by itself, and one byte of one copy."""
 
+import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -201,6 +202,21 @@ def test_a_damage_is_called_off_once_its_copy_was_checked(done: bool) -> None:
         assert await world.state_of(reference) == ("invalid" if done else "alive")
 
     scenario()
+
+
+@virtual
+async def test_a_check_that_began_before_a_damage_was_called_off_does_not_count() -> None:
+    """It may have read the bytes before they were changed."""
+    world = await World(scrub_bytes_per_s_max=len(DATA)).start()
+    reference = await world.store(DATA)
+    stop = replace(STOP, reference=reference)
+    checking = asyncio.ensure_future(world.service.scrub_page(ADMINISTRATOR, ScrubOrder((reference,))))
+    await world.pass_ms(100)
+    assert await kind_of(world.service.drill(LIBRARIAN, stop)) is Kind.BUSY
+    assert (await checking).checked == 1
+    assert await kind_of(world.service.drill(LIBRARIAN, stop)) is Kind.BUSY
+    await world.service.scrub(LIBRARIAN, (reference,))
+    assert await world.service.drill(LIBRARIAN, stop) == 0
 
 
 @running

@@ -75,6 +75,23 @@ async def test_a_scrub_may_be_of_some_of_the_unchecked_or_of_suspicion(
     assert damaged == [references[1]]
 
 
+@pytest.mark.expect_log("replica is invalid")
+@virtual
+async def test_a_slow_check_that_read_the_bytes_before_they_rotted_does_not_call_them_sound_again() -> None:
+    """A copy that was found damaged meanwhile counted as verified again, until the next round two weeks later."""
+    world = await World(scrub_bytes_per_s_max=len(DATA)).start()
+    reference = await world.store(DATA)
+    checking = asyncio.ensure_future(world.service.scrub_page(ADMINISTRATOR, ScrubOrder((reference,))))
+    await world.pass_ms(100)
+    world.blobs.flip(reference)
+    assert await world.service.scrub(LIBRARIAN, (reference,)) == 1
+    assert (await checking).checked == 1
+    assert await world.state_of(reference) == "invalid"
+    world.blobs.flip(reference)
+    assert await world.service.scrub(LIBRARIAN, (reference,)) == 0
+    assert await world.state_of(reference) == "alive"
+
+
 @served
 async def test_only_administrators_may(world: World) -> None:
     for call in (JOE, LIBRARIAN):
