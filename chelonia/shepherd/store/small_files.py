@@ -37,7 +37,7 @@ class SmallFiles:
 
     def __init__(self, files: FileBlobs, segments: BlobSegments, bytes_max: int) -> None:
         self._files, self._segments, self._bytes_max = files, segments, bytes_max
-        self._folders = iter(PREFIXES if bytes_max else ())
+        self._folders = list(reversed(PREFIXES)) if bytes_max else []
         self._found: list[ReferenceId] = []
         self._moved = 0
 
@@ -45,13 +45,14 @@ class SmallFiles:
         """Move some, or look into the next folder; False when there is nothing to do now. Blocks. Raises: OSError."""
         if self._found:
             return self._move_some(self._found[-TOGETHER_MAX:])
-        prefix = next(self._folders, "")
-        if prefix:
-            self._found = self._files.committed_files(prefix, self._bytes_max)
-        elif self._moved:
+        if self._folders:
+            self._found = self._files.committed_files(self._folders[-1], self._bytes_max)
+            self._folders.pop()  # only now: where listing fails it is tried again
+            return True
+        if self._moved:
             log.info("small replicas moved from files into segments number=%d", self._moved)
             self._moved = 0
-        return bool(prefix)
+        return False
 
     def _move_some(self, references: Sequence[ReferenceId]) -> bool:
         if self._files.free_bytes() < 2 * TOGETHER_MAX * self._bytes_max:

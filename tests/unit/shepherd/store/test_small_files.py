@@ -1,6 +1,7 @@
 """Small replicas that are files move into segments: none is lost or doubled, whatever happens in between."""
 
 import asyncio
+import errno
 import hashlib
 import os
 import random
@@ -14,13 +15,14 @@ import pytest
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
 from chelonia.core.contents.extents import ByteRange
-from chelonia.core.errors import CheloniaError
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import BlobId, Dn, Guid, Ms, ReferenceId, ServiceId
 from chelonia.core.ports.shepherd import SmallReplica, StoreIdentity
 from chelonia.core.timing.jobs import Wait
 from chelonia.shepherd.store import blobs_files, blobs_segment_file, small_files
 from chelonia.shepherd.store.blobs_local import LOOK_MS, MOVE_MS, LocalBlobs
 from chelonia.shepherd.store.segment_format import Place, unpack
+from tests.support.failing import fails
 from tests.support.forgetful import Loss
 from tests.support.power import PowerDisk, powered
 
@@ -121,6 +123,26 @@ async def test_nothing_moves_before_a_start_has_seen_all_where_nothing_is_small_
         patched.setattr(store._files, "free_bytes", lambda: 1000)
         await moved(store)
         assert files(tmp_path) == before
+    await moved(store)
+    assert named(1) not in files(tmp_path)
+    store.close()
+
+
+async def test_a_folder_that_could_not_be_listed_is_looked_through_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its replicas remained files until the next start."""
+    await made(tmp_path, replica(1), replica(2))
+    store = await begun(tmp_path)
+
+    def away(_: str) -> Any:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs_files.os, "scandir", away)
+        for _ in range(2):
+            with fails(Kind.UNAVAILABLE):
+                await store.job().step()
     await moved(store)
     assert named(1) not in files(tmp_path)
     store.close()
