@@ -70,7 +70,7 @@ from chelonia.librarian.metadata.elements import (
 )
 from chelonia.librarian.namespace import trash
 from chelonia.librarian.namespace.summaries import missed
-from chelonia.librarian.namespace.tree import key_for, sweep_reservations
+from chelonia.librarian.namespace.tree import expired, key_for, sweep_reservations
 from chelonia.librarian.recovery import invariants
 from chelonia.librarian.recovery.invariants import RuleContext
 
@@ -298,6 +298,8 @@ def _expired(finding: Finding, bench: Bench) -> Mend | None:
     if finding.object in (TRASH_OBJECT, PENDING_OBJECT):
         return None
     value = bench.look.value(finding.object, "pending", finding.subject)
+    if not expired(value, bench.now):
+        return None  # the name was reserved anew
     swept = sweep_reservations(finding.object, ((finding.subject, value),), bench.now)
     return Mend(tuple(swept), "the reservation was dropped")
 

@@ -764,6 +764,12 @@ async def test_work_in_hand_is_no_fault(stage: Stage) -> None:
     }  # fmt: skip
 
 
+async def test_a_name_that_is_reserved_anew_while_fsck_looks_does_not_end_it(stage: Stage) -> None:
+    """The whole call was refused as if somebody had removed a collection that is not empty."""
+    found = Finding(ObjectId(ROOT), invariants.EXPIRED, "coming", Severity.WORK, "")
+    assert await stage.bench.service._parts.fsck._with_cure(ADMIN, found) == found
+
+
 async def test_a_cursor_of_somebody_else_is_refused(stage: Stage) -> None:
     for cursor in ("x", "[]", '["a","entry","",[]]', '["a","entries","",[["x"]]]'):
         with pytest.raises(CheloniaError, match="start again"):
