@@ -264,10 +264,10 @@ class LocalBlobs:
         return [reference for reference in references if not self._is_beside(reference)]
 
     def _is_beside(self, reference: ReferenceId) -> bool:
-        """Whether it also has a kept upload, a copy in quarantine, or a file left over when it moved."""
+        """Whether it also has a kept upload, a copy in quarantine, or perhaps a file left over when it moved."""
         files = self._files
         places = (files.incoming(reference, ".kept"), files.aside(reference), files.replica(reference))
-        return any(map(os.path.lexists, places))
+        return reference in self._small_files.leaving or any(map(os.path.lexists, places))
 
     async def quarantine(self, reference: ReferenceId) -> None:
         """Set bytes and record aside, as files."""

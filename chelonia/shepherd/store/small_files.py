@@ -40,6 +40,8 @@ class SmallFiles:
         self._folders = list(reversed(PREFIXES)) if bytes_max else []
         self._found: list[ReferenceId] = []
         self._moved = 0
+        self.leaving: dict[ReferenceId, None] = {}
+        """Replicas that have moved, and whose files are not known to be removed durably."""
 
     def move(self) -> bool:
         """Move some, or look into the next folder; False when there is nothing to do now. Blocks. Raises: OSError."""
@@ -61,7 +63,10 @@ class SmallFiles:
             entries = [entry for entry in map(self._entry, references) if entry is not None]
             if entries:
                 self._segments.add(entries)
-                self._files.take_away([entry.header.reference for entry in entries])
+            left = {reference: None for reference in self.leaving if reference in self._segments}
+            self.leaving = left | {entry.header.reference: None for entry in entries}
+            self._files.take_away(tuple(self.leaving))
+            self.leaving = {}
         self._moved += len(entries)
         del self._found[-len(references) :]
         return True

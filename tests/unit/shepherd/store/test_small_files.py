@@ -322,6 +322,31 @@ async def test_wherever_the_power_goes_each_is_there_once_and_whole(
         found.close()
 
 
+async def test_what_moved_without_the_sync_of_its_folder_is_erased_durably(
+    disk: PowerDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut brought its file back, though its erasure had been confirmed."""
+    root = disk.point / "store"
+    await made(root, replica(1), replica(2))
+    store = await begun(root)
+    os.sync()
+
+    def refused(_: Path) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(blobs_files, "_fsync_directory", refused)
+        with fails(Kind.UNAVAILABLE):
+            await moved(store)
+    assert (named(1) in store._segments, named(1) in files(root)) == (True, False)
+    assert await store.erase(named(1))
+    image = disk.image(tmp_path / "image", 0, Loss.ALL)
+    store.close()
+    again = await begun(image / "store")
+    assert set(await there(again)) == {named(2)}
+    again.close()
+
+
 async def test_a_segment_is_given_up_a_little_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It pauses after each step, so that users' reads and writes have the disk meanwhile."""
     monkeypatch.setattr(bounds, "SEGMENT_MOVED_BYTES", 8_000)
