@@ -120,9 +120,10 @@ class Stock:
         recorded = node.index.sizes_after(self._measured_to, PAGE)
         found = await node.ports.blobs.sizes(tuple(recorded))
         for (reference, size), actual in zip(recorded.items(), found, strict=True):
+            if actual != size:
+                await node.disk.require()  # it may be erased meanwhile
             held = node.index.get(reference) if actual != size else None
             if held is not None and held.alive and held.size == size:
-                await node.disk.require()
                 node.index.put(lifecycle.unproven(held))
                 text = "replica damaged reference=%s blob=%s bytes=%d; it will be checked"
                 log.warning(text, reference, held.blob, actual)

@@ -37,6 +37,7 @@ from tests.support.shepherd import (
     running,
     served,
     two,
+    within,
 )
 
 DATA = b"0123456789" * 100
@@ -752,6 +753,20 @@ async def test_a_page_of_records_waits_for_no_look_at_all_replicas(
     after = await world.service.records(LIBRARIAN, page.after, 5)
     states = {item.reference: item.state for item in (*page.items, *after.items)}
     assert [reference for reference, state in states.items() if state is not ReplicaState.ALIVE] == [kept[1]]
+
+
+@served
+async def test_what_is_erased_while_its_size_is_looked_at_is_not_there_again(world: World) -> None:
+    kept = [await world.store(b"data %d" % number, number) for number in range(1, 3)]
+    world.listed(*kept)
+    await world.service.tidy()
+    world.blobs.truncate(kept[0], 2)
+    await world.restart()
+    order = (("r", kept[0]),), Authority(world.librarian.position)
+    within(world, "identity", lambda: world.service.delete(LIBRARIAN, *order), after=1)
+    await world.service.tidy()
+    assert world.blobs.references() == (kept[1],)
+    assert (await world.service.status(ADMINISTRATOR)).replicas == 1
 
 
 @running
