@@ -6,11 +6,10 @@ The file is written once, when a Librarian first reads the key from the A-Hash, 
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import write_file
 from chelonia.hosting.config import read_secret
 
 
@@ -33,17 +32,10 @@ def save_record_key(path: str, key: str) -> None:
     """Write the key unless the file exists. Raises: BAD_CONFIG when it cannot be written."""
     if not path or Path(path).exists():
         return
-    partial = Path(f"{path}.{os.getpid()}.new")  # the Librarians of `cheloniad dev` share one file
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="ascii") as file:
-            file.write(key + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        write_file(Path(path), f"{key}\n".encode(), 0o600)
     except OSError as error:
         cause = (
             f"cannot be written ({error.strerror}); let the daemon write there, or set record_key_file to another place"
         )
-        with contextlib.suppress(OSError):  # the next start has another number
-            partial.unlink()
         raise CheloniaError(Kind.BAD_CONFIG, "write record key", path, cause) from error

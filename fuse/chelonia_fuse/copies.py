@@ -21,6 +21,7 @@ from chelonia.core.ids import BlobId, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia.core.values import replace
+from chelonia.durable_files import sync_path
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.staging import Range, Ranges, Staged
 
@@ -309,7 +310,7 @@ class CachedCopy:
     def _sync(self, fd: int, path: Path) -> None:
         os.fdatasync(fd)
         if self.named != path.name:
-            sync_directory(path.parent)
+            sync_path(path.parent)
             self.named = path.name
 
     def close(self) -> None:
@@ -443,21 +444,12 @@ class Cache:
         return list(self._inodes.values())
 
 
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable. Raises: OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def make_directory(path: Path) -> None:
     """Make a directory and those above it, all durable. Raises: OSError."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True, mode=0o700)
-    sync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def _is_idle(inode: Inode) -> bool:

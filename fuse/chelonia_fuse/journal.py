@@ -23,7 +23,8 @@ from msgspec import structs
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Guid
 from chelonia.core.ports.files import Setting
-from chelonia_fuse.copies import CachedCopy, SentState, sync_directory
+from chelonia.durable_files import sync_path, write_file
+from chelonia_fuse.copies import CachedCopy, SentState
 from chelonia_fuse.staging import Range, Ranges, Staged
 
 FORMAT: Final = "1"
@@ -127,17 +128,16 @@ class StagingJournal:
             )
             raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
         if cluster not in ("", known):
-            _write_whole(path, cluster.encode())
+            write_file(path, cluster.encode(), 0o600)
 
     def begin(self) -> None:
         """Make durable what the cache directory has, before a record promises it. Raises: OSError."""
         for name in ("data", "packed", ""):
-            sync_directory(self._directory.parent / name)
+            sync_path(self._directory.parent / name)
 
     def write(self, record: JournalRecord) -> None:
         """Write a record durably, in place of an earlier one of the same file. Raises: OSError."""
-        _write_whole(self._path(record.guid), msgspec.json.encode(record))
-        self._sync()
+        write_file(self._path(record.guid), msgspec.json.encode(record), 0o600)
 
     def remove(self, guid: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -173,7 +173,7 @@ class StagingJournal:
         return self._directory / f"{guid}.json"
 
     def _sync(self) -> None:
-        sync_directory(self._directory)
+        sync_path(self._directory)
 
 
 class PackedJournal:
@@ -285,20 +285,7 @@ def _claim_format(path: Path) -> None:
         )
         raise CheloniaError(Kind.BAD_CONFIG, "mount", str(path.parent), cause)
     if not known:
-        _write_whole(path, FORMAT.encode())
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    new = path.with_suffix(".new")
-    try:
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    except OSError:
-        new.unlink(missing_ok=True)
-        raise
+        write_file(path, FORMAT.encode(), 0o600)
 
 
 def count_waiting(directory: Path) -> int:

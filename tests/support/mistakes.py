@@ -44,7 +44,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "the directory is not synced after a replica is published",
         BLOBS,
-        "            _fsync_directory(final.parent)\n        except",
+        "            sync_path(final.parent)\n        except",
         "        except",
         SHEPHERD_LOSS,
     ),
@@ -75,7 +75,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "an erasure does not sync the directory",
         BLOBS,
-        "    if found:\n        _fsync_directory(place.parent)\n",
+        "    if found:\n        sync_path(place.parent)\n",
         "",
         SHEPHERD_LOSS,
     ),

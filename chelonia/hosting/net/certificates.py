@@ -6,8 +6,7 @@ below one directory, `/etc/grid-security` by example:
 - `hostcert.pem` 0444, `hostkey.pem` 0400
 - `ca/`, closed to others: the CA's own key and CRL
 
-It never decides about trust. It replaces files whole (temporary, fsync, rename, fsync of the directory): a reader sees
-the old or the new one.
+It never decides about trust. It replaces files whole (`durable_files`): a reader sees the old or the new one.
 The instant is passed in; serial numbers come from one place, `_serial`.
 """
 
@@ -34,6 +33,7 @@ from OpenSSL import crypto
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.durable_files import write_file
 from chelonia.hosting.net.identity import (
     INHERIT_ALL,
     LIMITED,
@@ -92,6 +92,8 @@ class Issued:
 
     def write(self, cert_file: Path, key_file: Path, owner: tuple[int, int] | None = None) -> None:
         """Write the chain (mode 0444) and the key (0400, PKCS #8), which `owner` may read (as of `write_file`)."""
+        for path in (key_file, cert_file):
+            path.parent.mkdir(parents=True, exist_ok=True)
         write_file(key_file, key_pem(self.key), 0o400, owner)
         write_file(cert_file, chain_pem(self.chain), 0o444)
 
@@ -102,6 +104,7 @@ class Issued:
 
     def write_proxy(self, path: Path) -> None:
         """Write one proxy file, mode 0600."""
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, self.proxy_pem, 0o600)
 
 
@@ -373,6 +376,7 @@ def make_key(kind: KeyKind) -> PrivateKey:
 
 def publish(trust_dir: Path, cert: x509.Certificate) -> tuple[Path, ...]:
     """Put a CA certificate into a trust directory under both hash styles; return the files, new style first."""
+    trust_dir.mkdir(parents=True, exist_ok=True)
     pem = cert.public_bytes(serialization.Encoding.PEM)
     return tuple(_place(trust_dir, stem, pem) for stem in subject_hashes(cert))
 
@@ -451,37 +455,6 @@ def key_at(path: Path, kind: KeyKind) -> PrivateKey:
     key = make_key(kind)
     write_file(path, key_pem(key), 0o400)
     return key
-
-
-def write_file(path: Path, data: bytes, mode: int, owner: tuple[int, int] | None = None) -> None:
-    """Replace `path` whole, with exactly `mode`, never readable by more on the way; make its folders (0755).
-
-    Args: `owner`: user and group ids that the file has from its first moment; None: those of this process.
-    Raises: BAD_CONFIG where `path` is there and no ordinary file, such as a device; OSError.
-    """
-    if path.exists() and not path.is_file():
-        raise CheloniaError(Kind.BAD_CONFIG, "write", str(path), "it is there and no ordinary file; give another name")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            if owner is not None:
-                os.fchown(descriptor, *owner)
-            os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)  # a full disk is left without a part
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)  # a power cut would bring back what was there before
-    finally:
-        os.close(folder)
 
 
 def _serial() -> int:

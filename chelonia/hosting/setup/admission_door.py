@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.net.certificates import KeyKind, chain_pem, key_pem, make_key, write_file
+from chelonia.durable_files import write_file
+from chelonia.hosting.net.certificates import KeyKind, chain_pem, key_pem, make_key
 from chelonia.hosting.setup.admission import (
     LINE_BYTES_MAX,
     WRONG_TOKENS_MAX,

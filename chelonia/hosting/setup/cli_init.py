@@ -18,6 +18,7 @@ from cryptography import x509
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, Ms
+from chelonia.durable_files import write_file
 from chelonia.hosting.config import PeerEntry
 from chelonia.hosting.net.certificates import (
     CERTIFICATE_LIFETIME_S,
@@ -25,7 +26,6 @@ from chelonia.hosting.net.certificates import (
     KeyKind,
     chain_pem,
     key_at,
-    write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credentials import explain_file
@@ -276,6 +276,7 @@ def _write_client_settings(hosts: Sequence[str], port: int, ca_dir: Path) -> Non
         lines.append(f"{key} = [{listed}]\n")
     text = "".join(lines)
     if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, text.encode(), 0o644)
     elif path.read_bytes() != text.encode():
         print(f"client        {path} was there, and stays as it is; for this cluster it needs\n\n{text}")

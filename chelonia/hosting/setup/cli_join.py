@@ -27,6 +27,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.ports.ahash import AHash, AHashStatus, GroupChange, GroupStep
 from chelonia.core.ports.librarian import Librarian, ServiceRecord
+from chelonia.durable_files import write_file
 from chelonia.hosting.ahash_replica import settings_of
 from chelonia.hosting.config import AHashSection, NodeConfig, PeerEntry, load_config, read_secret
 from chelonia.hosting.net.certificates import (
@@ -39,7 +40,6 @@ from chelonia.hosting.net.certificates import (
     key_pem,
     make_key,
     publish_whole,
-    write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.credential_files import CredentialFiles

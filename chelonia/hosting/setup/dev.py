@@ -36,6 +36,7 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn, ServiceId
 from chelonia.core.ports.librarian import NodeView
 from chelonia.core.values import replace
+from chelonia.durable_files import write_file
 from chelonia.hosting.ahash_replica import found_store
 from chelonia.hosting.config import (
     AHashSection,
@@ -60,7 +61,6 @@ from chelonia.hosting.net.certificates import (
     load_key,
     make_key,
     make_proxy,
-    write_file,
 )
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_client import ClientLimits

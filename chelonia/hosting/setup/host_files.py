@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import write_file
 from chelonia.hosting.ahash_replica import found_store, founded_only
 from chelonia.hosting.config import (
     NodeConfig,
@@ -29,7 +30,6 @@ from chelonia.hosting.config import (
     render_config,
     render_key,
 )
-from chelonia.hosting.net.certificates import write_file
 from chelonia.hosting.setup.first_config import (
     LISTENING,
     ClusterFacts,

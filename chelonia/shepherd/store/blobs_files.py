@@ -43,8 +43,8 @@ from chelonia.core.ports.shepherd import (
     unchecked,
 )
 from chelonia.core.values import replace
+from chelonia.durable_files import sync_path
 from chelonia.shepherd.store import blobs_notes, store_state
-from chelonia.shepherd.store.blobs_segment_file import sync_directory as _fsync_directory
 from chelonia.shepherd.store.blobs_threads import DiskThreads
 from chelonia.wire import records
 
@@ -191,7 +191,7 @@ class FileBlobs:
         """Put bytes and record durably into quarantine. Blocks."""
         place = self.aside(reference)
         _write_durably((place, data), (_with(place, COMMITTED if committed else UNCOMMITTED), record))
-        _fsync_directory(place.parent)
+        sync_path(place.parent)
 
     def committed_files(self, prefix: str, bytes_max: int) -> list[ReferenceId]:
         """Return the committed replicas of a folder that have at most `bytes_max` bytes. Blocks."""
@@ -220,7 +220,7 @@ class FileBlobs:
                     raise
                 log.warning("the file of %s stays: it cannot be removed: %s", reference, error.strerror)
         for folder in {self.replica(reference).parent for reference in references}:
-            _fsync_directory(folder)
+            sync_path(folder)
 
     async def discard(self, reference: ReferenceId) -> bool:
         places = (self.aside(reference),)
@@ -452,7 +452,7 @@ class FileWriter:
         try:  # in this order: a start understands a record without bytes, but not bytes without a record
             os.replace(draft, _with(final, UNCOMMITTED))
             os.replace(self._store.incoming(self._reference, ".writing"), final)
-            _fsync_directory(final.parent)
+            sync_path(final.parent)
         except OSError:
             _erase_at(final)  # no report will name it
             raise
@@ -495,7 +495,7 @@ def _store(writing: Sequence[_ReplicaWriting], replicas: Sequence[SmallReplica])
             os.replace(paths.record, _with(paths.final, UNCOMMITTED))
             os.replace(paths.bytes, paths.final)
         for folder in dict.fromkeys(paths.final.parent for paths in writing):
-            _fsync_directory(folder)
+            sync_path(folder)
     except OSError:
         for paths in writing:  # no report will name them
             for undo in (paths.bytes.unlink, paths.record.unlink, partial(_erase_at, paths.final)):
@@ -515,7 +515,7 @@ def _prepare(root: Path) -> None:
     lay_out(root)
     if fresh:
         for folder in (root / "replicas", root, root.parent):
-            _fsync_directory(folder)
+            sync_path(folder)
     for path in (root / "incoming").iterdir():
         path.unlink()
     (root / blobs_notes.DRAFT).unlink(missing_ok=True)
@@ -702,7 +702,7 @@ def _erase(places: tuple[Path, ...], *kept: Path) -> bool:
     for place in places:
         found = _erase_at(place) or found
     for place in () if found else places:  # the sync after an earlier erasure may have failed
-        _fsync_directory(place.parent)
+        sync_path(place.parent)
     return found
 
 
@@ -720,7 +720,7 @@ def _erase_at(place: Path) -> bool:
 def _take_away(place: Path) -> bool:
     found = _unname(place)
     if found:
-        _fsync_directory(place.parent)
+        sync_path(place.parent)
     return found
 
 
@@ -740,7 +740,7 @@ def _remove(part: Path) -> None:
     if stat.S_ISDIR(os.lstat(part).st_mode):
         quarantine = part.parent if part.parent.name == "quarantine" else part.parents[2] / "quarantine"
         os.replace(part, quarantine / f"{part.name}{FOREIGN}")
-        _fsync_directory(quarantine)
+        sync_path(quarantine)
     else:
         part.unlink(missing_ok=True)
 
@@ -749,8 +749,8 @@ def _move_aside(source: Path, target: Path) -> None:
     for suffix in ("", UNCOMMITTED, COMMITTED):  # in this order: it may be settled meanwhile
         with contextlib.suppress(FileNotFoundError):
             os.replace(_with(source, suffix), _with(target, suffix))
-    _fsync_directory(target.parent)
-    _fsync_directory(source.parent)
+    sync_path(target.parent)
+    sync_path(source.parent)
 
 
 def _bring_back(source: Path, target: Path) -> StoredReplica | None:
@@ -759,10 +759,10 @@ def _bring_back(source: Path, target: Path) -> StoredReplica | None:
     for suffix in (UNCOMMITTED, COMMITTED):  # the record first: after a crash the bytes in quarantine can follow it
         if _with(source, suffix).exists():
             os.replace(_with(source, suffix), _with(target, COMMITTED))
-            _fsync_directory(target.parent)
+            sync_path(target.parent)
     os.replace(source, target)
-    _fsync_directory(target.parent)
-    _fsync_directory(source.parent)
+    sync_path(target.parent)
+    sync_path(source.parent)
     facts, committed = _read_record(target, records.decode_facts)
     return StoredReplica(ReferenceId(target.name), facts, target.stat().st_size, committed)
 
@@ -782,13 +782,9 @@ def _write_durably(*drafts: tuple[Path, bytes]) -> None:
 
 
 def _replace_durably(draft: Path, path: Path) -> None:
-    fd = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_path(draft)
     os.replace(draft, path)
-    _fsync_directory(path.parent)
+    sync_path(path.parent)
 
 
 def _disk_error(error: OSError) -> CheloniaError:

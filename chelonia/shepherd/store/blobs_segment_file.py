@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from chelonia.durable_files import sync_path
 from chelonia.shepherd.store import segment_format as layout
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader
 
@@ -163,20 +164,11 @@ def make_segment(path: Path, key: bytes) -> SegmentFile:
     try:
         _write_at(file.fd, layout.encode_segment(key), 0)
         os.fsync(file.fd)
-        sync_directory(path.parent)
+        sync_path(path.parent)
     except OSError:
         path.unlink(missing_ok=True)
         raise
     return file
-
-
-def sync_directory(folder: Path) -> None:
-    """Make the names in a directory durable. Raises: OSError."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _write_at(fd: int, data: bytes, at: int) -> None:

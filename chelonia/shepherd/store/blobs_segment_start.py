@@ -19,9 +19,10 @@ import msgspec
 
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import MARK, NO_NOTES, PREFIX_CHARS, PREFIXES
+from chelonia.durable_files import sync_path
 from chelonia.shepherd.store import blobs_notes
 from chelonia.shepherd.store import segment_format as layout
-from chelonia.shepherd.store.blobs_segment_file import SegmentFile, sync_directory
+from chelonia.shepherd.store.blobs_segment_file import SegmentFile
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ def note(folder: Path, known: Mapping[int, Known], places: Mapping[str, Mapping[
             blobs_notes.append(path, encoded)
     lengths = {number: (folder / name_of(number)).stat().st_size for number in known}
     blobs_notes.append(path, {MARK: msgspec.msgpack.encode(lengths)})
-    sync_directory(folder)
+    sync_path(folder)
 
 
 def count_committed(root: Path) -> int:
@@ -132,7 +133,7 @@ def _take_notes(folder: Path, found: Found) -> bool:
         for prefix, part in notes.parts.items():
             found.places[prefix] = {each: int.from_bytes(packed, "little") for each, packed in part.items()}
     (folder / blobs_notes.NAME).unlink(missing_ok=True)
-    sync_directory(folder)
+    sync_path(folder)
     return holds
 
 

@@ -26,9 +26,10 @@ from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ReferenceId
 from chelonia.core.ports.shepherd import PREFIX_CHARS, SmallReplica, StoredReplica
 from chelonia.core.values import replace
+from chelonia.durable_files import sync_path
 from chelonia.shepherd.store import blobs_segment_start as start
 from chelonia.shepherd.store import segment_format as layout
-from chelonia.shepherd.store.blobs_segment_file import UNREADABLE, SegmentFile, make_segment, sync_directory
+from chelonia.shepherd.store.blobs_segment_file import UNREADABLE, SegmentFile, make_segment
 from chelonia.shepherd.store.blobs_segment_start import FOLDER, Found, Known, name_of
 from chelonia.shepherd.store.segment_format import BLOCK_BYTES, EntryHeader, Place
 from chelonia.wire import records
@@ -503,7 +504,7 @@ class BlobSegments:
     def _begin(self, number: int) -> tuple[Known, SegmentFile]:
         if not self._known:
             self._folder.mkdir(exist_ok=True)
-            sync_directory(self._folder.parent)
+            sync_path(self._folder.parent)
         number = max(number, *(other + 1 for other in start.numbers(self._folder.parent)), 1)
         key = os.urandom(layout.KEY_BYTES)
         file = make_segment(self._folder / name_of(number), key)
@@ -553,7 +554,7 @@ class BlobSegments:
         with self._opening:
             self._opened.pop(known.number, None)
         (self._folder / name_of(known.number)).unlink(missing_ok=True)
-        sync_directory(self._folder)
+        sync_path(self._folder)
         with self._adding:
             del self._known[known.number]
         log.info("segment given back number=%d bytes=%d", known.number, known.end)

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
-from chelonia.shepherd.store.blobs_segment_file import sync_directory
+from chelonia.durable_files import sync_path
 
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
@@ -103,7 +103,7 @@ def _replace(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(fd)
         os.replace(draft, path)
-        sync_directory(root)
+        sync_path(root)
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import write_file
 from chelonia_clients.arguments import Arguments, UsageError
 from chelonia_clients.connect import home
 from chelonia_clients.session import Session
@@ -40,8 +41,7 @@ async def setup(session: Session, arguments: Arguments) -> None:
 
 def _write(path: Path, text: str) -> None:
     """Replace the file atomically, so that a full disk loses no clusters."""
-    from chelonia.hosting.net.certificates import write_file  # here: it loads much that a listing does not need
-
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, text.encode(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
 
 

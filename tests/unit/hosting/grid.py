@@ -9,6 +9,7 @@ from pathlib import Path
 from cryptography.hazmat.primitives import hashes, serialization
 
 from chelonia.core.ids import Ms
+from chelonia.durable_files import write_file
 from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import (
     CertificateAuthority,
@@ -65,7 +66,7 @@ def publish_unlimited(root: Path, trust_dir: Path) -> None:
     """Make `OTHER_CA` below `root`; publish its certificate, without its signing policy, in another trust directory."""
     other = CertificateAuthority.create(root, OTHER_CA, real_now_ms(), kind=P256)
     for path in other.trust_dir.glob("*.0"):
-        certificates.write_file(trust_dir / path.name, path.read_bytes(), 0o444)
+        write_file(trust_dir / path.name, path.read_bytes(), 0o444)
 
 
 class Grid:

@@ -30,6 +30,18 @@ def test_it_is_written_once_for_its_owner_alone(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["record.key"]
 
 
+def test_its_name_is_on_stable_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, sync = list[int](), os.fsync
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", noted)
+    save_record_key(str(tmp_path / "record.key"), KEY)
+    assert synced == [(tmp_path / "record.key").stat().st_ino, tmp_path.stat().st_ino]
+
+
 def test_two_librarians_at_one_file_both_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, sync, pids = tmp_path / "record.key", os.fsync, itertools.count(1)
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from chelonia.ahash.store.bdb.environment import DAMAGED, BdbSettings, DamagedTree
-from chelonia.ahash.store.bdb.files import PeerIdentity, last_counted, sync_path
+from chelonia.ahash.store.bdb.files import PeerIdentity, last_counted
 from chelonia.ahash.store.bdb.page_files import LogFiles, PageFile
 from chelonia.ahash.store.bdb.replicated import ReplicatedStore
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import sync_path
 
 _LOG = logging.getLogger(__name__)
 

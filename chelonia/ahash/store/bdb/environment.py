@@ -19,10 +19,11 @@ from typing import Any, Final
 from berkeleydb import db as bdb
 
 from chelonia.ahash.store.bdb import read_ahead
-from chelonia.ahash.store.bdb.files import make_private, sync_path
+from chelonia.ahash.store.bdb.files import make_private
 from chelonia.ahash.store.page_checksums import DESCRIPTION_BYTES, page_size
 from chelonia.core import bounds
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import sync_path
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ from typing import Final
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Dn
+from chelonia.durable_files import write_file
 
 
 class CommitCounter:
@@ -162,15 +163,6 @@ def free_lock(lock: int, *, in_order: bool) -> None:
     os.close(lock)
 
 
-def sync_path(path: Path) -> None:
-    """Put a file or a directory on stable storage."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 @dataclass(frozen=True, slots=True)
 class PeerIdentity:
     """The owner of a directory: replica, cluster and name."""
@@ -186,7 +178,7 @@ def claim_directory(path: Path, own: PeerIdentity) -> None:
     try:
         found = path.read_text()
     except FileNotFoundError:
-        _write_whole(path, text)
+        write_file(path, text.encode(), 0o600)
         return
     if found != text:
         owner = ", ".join(found.splitlines()[1:])
@@ -213,13 +205,4 @@ def read_lease(path: Path) -> int | None:
 
 def write_lease(path: Path, lease_ms: int) -> None:
     """Write the longest time of this replica's grants from now on. Raises: OSError."""
-    _write_whole(path, f"chelonia-lease 1 {lease_ms}\n")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
-    partial.chmod(0o600)
-    sync_path(partial)
-    partial.rename(path)
-    sync_path(path.parent)
+    write_file(path, f"chelonia-lease 1 {lease_ms}\n".encode(), 0o600)

@@ -27,10 +27,11 @@ from chelonia.ahash.store import layout, meta
 from chelonia.ahash.store.bdb import environment
 from chelonia.ahash.store.bdb.checkpoints import Checkpoints, PageWriter
 from chelonia.ahash.store.bdb.environment import BdbSettings, Errors, TreeState
-from chelonia.ahash.store.bdb.files import CommitCounter, make_private, sync_path, take_lock
+from chelonia.ahash.store.bdb.files import CommitCounter, make_private, take_lock
 from chelonia.ahash.store.bdb.gate import OneState
 from chelonia.ahash.store.port import NeverLate, StoredState
 from chelonia.core.errors import CheloniaError, Kind
+from chelonia.durable_files import sync_path
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)

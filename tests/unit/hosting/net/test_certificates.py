@@ -19,6 +19,7 @@ from OpenSSL import SSL, crypto
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms
+from chelonia.durable_files import write_file
 from chelonia.hosting.net import certificates
 from chelonia.hosting.net.certificates import CA_LIFETIME_S, CertificateAuthority, KeyKind, make_key, make_proxy
 from chelonia.hosting.net.identity import LIMITED, PROXY_CERT_INFO, proxy_language, subject_dn
@@ -53,7 +54,7 @@ def test_what_is_written_takes_the_place_of_no_pipe_or_device(tmp_path: Path) ->
     for path in (tmp_path / "pipe", tmp_path / "link"):
         before = path.lstat()
         with pytest.raises(CheloniaError, match="no ordinary file"):
-            certificates.write_file(path, b"x", 0o400)
+            write_file(path, b"x", 0o400)
         after = path.lstat()  # not its atime: to follow a link is to read it
         assert (after.st_ino, after.st_mode, after.st_ctime_ns) == (before.st_ino, before.st_mode, before.st_ctime_ns)
 
@@ -157,22 +158,22 @@ def test_of_two_revocations_at_once_none_is_lost(grid: Grid, monkeypatch: pytest
 def test_what_is_written_stays_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new name lasts when its directory is on the disk; a revocation that was told is none before that."""
     synced, sync = list[tuple[int, bool]](), os.fsync
-    path = tmp_path / "new" / "file"
+    path = tmp_path / "file"
     monkeypatch.setattr(os, "fsync", lambda fd: (synced.append((os.fstat(fd).st_ino, path.exists())), sync(fd)))
-    certificates.write_file(path, b"x", 0o400)
+    write_file(path, b"x", 0o400)
     assert synced == [(path.stat().st_ino, False), (path.parent.stat().st_ino, True)]
 
 
 def test_a_full_disk_is_left_without_a_part_of_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    certificates.write_file(path, b"before", 0o400)
+    write_file(path, b"before", 0o400)
 
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        certificates.write_file(path, b"x", 0o400)
+        write_file(path, b"x", 0o400)
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("file", b"before")]
 
 

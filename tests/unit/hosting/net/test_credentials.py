@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.hosting.net.certificates import Issued, make_proxy, write_file
+from chelonia.durable_files import write_file
+from chelonia.hosting.net.certificates import Issued, make_proxy
 from chelonia.hosting.net.credential_files import CredentialFiles
 from chelonia.hosting.net.credentials import (
     CredentialSurroundings,

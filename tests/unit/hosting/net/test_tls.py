@@ -19,6 +19,7 @@ from cryptography import x509
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Dn, Ms
+from chelonia.durable_files import write_file
 from chelonia.hosting.net import certificates, tls
 from chelonia.hosting.net.certificates import CertificateAuthority, Issued, make_proxy
 from chelonia.hosting.net.identity import INDEPENDENT, NOBODY, _der
@@ -269,7 +270,7 @@ def test_a_ca_without_a_crl_is_not_checked(grid: Grid) -> None:
 @pytest.mark.expect_log("event=ca-unusable")
 def test_a_crl_that_cannot_be_read_refuses_its_ca(grid: Grid) -> None:
     for path in grid.trust_dir.glob("*.r0"):
-        certificates.write_file(path, b"-----BEGIN X509 CRL-----\nrubbish\n-----END X509 CRL-----\n", 0o444)
+        write_file(path, b"-----BEGIN X509 CRL-----\nrubbish\n-----END X509 CRL-----\n", 0o444)
     store, side = meet_unchecked(grid)
     cause = refusal(lambda: store.identify(side)).cause
     assert "cannot be read" in cause
@@ -285,7 +286,7 @@ def test_a_second_ca_without_a_policy_is_warned_of(
     assert grid.server().trust.unlimited == (OTHER_CA,)
     assert f'ca="{OTHER_CA}"' in caplog.text
     for path in (tmp_path / "other" / "certificates").glob("*.signing_policy"):
-        certificates.write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
+        write_file(grid.trust_dir / path.name, path.read_bytes(), 0o444)
     assert grid.server().trust.unlimited == ()
 
 
@@ -353,7 +354,7 @@ def test_a_ca_without_a_signing_policy_is_not_limited(grid: Grid) -> None:
 @pytest.mark.expect_log("event=ca-unusable")
 def test_a_signing_policy_that_cannot_be_read_refuses_its_ca(grid: Grid) -> None:
     for path in grid.trust_dir.glob("*.signing_policy"):
-        certificates.write_file(path, b"allow everything please\n", 0o444)
+        write_file(path, b"allow everything please\n", 0o444)
     store, side = meet_unchecked(grid)
     assert "line 1 is not understood" in refusal(lambda: store.identify(side)).cause
 

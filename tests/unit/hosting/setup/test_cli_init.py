@@ -20,9 +20,10 @@ from chelonia.ahash.store.bdb.store import BdbStore
 from chelonia.ahash.store.layout import StoreState
 from chelonia.core.errors import Kind
 from chelonia.core.ids import Dn
+from chelonia.durable_files import write_file
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import PeerEntry, load_config, parse_config, render_config
-from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, key_pem, make_key, write_file
+from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, key_pem, make_key
 from chelonia.hosting.setup import host_files
 from chelonia.hosting.setup.dev import dn_of
 from chelonia.hosting.setup.first_config import (
@@ -221,6 +222,7 @@ def test_keys_that_wait_for_their_certificates_stay(tmp_path: Path, capsys: pyte
     at, user = places(tmp_path), tmp_path / "home" / ".globus" / "userkey.pem"
     keys = {path: key_pem(make_key(KeyKind.RSA)) for path in (at.key, user, at.grid / "ca" / "cakey.pem")}
     for path, pem in keys.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, pem, 0o400)
     assert init(tmp_path) == 0
     assert {path: path.read_bytes() for path in keys} == keys
@@ -279,6 +281,7 @@ def test_the_client_is_told_where_the_cas_are(tmp_path: Path) -> None:
 def test_settings_of_a_client_that_lead_elsewhere_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """They may be of another cluster, or of an `init` that was killed and is repeated with another port."""
     path = tmp_path / "home" / ".config" / "chelonia" / "client.toml"
+    path.parent.mkdir(parents=True)
     write_file(path, b'bartender = ["https://elsewhere:1/Bartender"]\n', 0o644)
     assert init(tmp_path) == 0
     told, core = capsys.readouterr().out, load_config(places(tmp_path).core)

@@ -14,9 +14,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from chelonia.durable_files import write_file
 from chelonia.hosting.cheloniad import main
 from chelonia.hosting.config import load_config
-from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind, write_file
+from chelonia.hosting.net.certificates import CertificateAuthority, KeyKind
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.credentials import explain_chain
 from chelonia.hosting.net.tls import TlsSettings, load_trust
@@ -145,6 +146,7 @@ async def test_the_secret_of_another_cluster_is_not_taken(
     assert init(tmp_path / "one") == 0
     say(monkeypatch, "y", "y")
     async with Admission(tmp_path) as admission:
+        admission.two.secret.parent.mkdir(parents=True, exist_ok=True)
         write_file(admission.two.secret, b"that of the cluster before\n", 0o400)
         before = tree(tmp_path / "two")
         assert await admission.join() == 1

@@ -371,7 +371,7 @@ def test_a_move_that_was_killed_before_its_sync_loses_nothing_in_a_power_cut_aft
         return called
 
     (disk.point / "store").mkdir()
-    blobs_segment_file.sync_directory(disk.point)
+    blobs_segment_file.sync_path(disk.point)
     segments = BlobSegments(disk.point / "store", segment_bytes=10 * 4096)
     segments.store([SmallReplica(REF, facts(), BYTES)])
     with monkeypatch.context() as patched:
@@ -400,7 +400,7 @@ def test_wherever_a_segment_is_cut_short_while_it_is_given_up_what_lives_in_it_i
         return called
 
     (disk.point / "store").mkdir()
-    blobs_segment_file.sync_directory(disk.point)
+    blobs_segment_file.sync_path(disk.point)
     segments = BlobSegments(disk.point / "store", segment_bytes=36 * 4096)
     dead = [ReferenceId(f"cccccccc-0000-4000-8000-{number:012d}") for number in range(28)]
     segments.store([SmallReplica(REF, facts(), BYTES), *[SmallReplica(each, facts(3), b"abc") for each in dead]])

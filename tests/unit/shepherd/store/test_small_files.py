@@ -335,7 +335,7 @@ async def test_what_moved_without_the_sync_of_its_folder_is_erased_durably(
         raise OSError(errno.EIO, "no")
 
     with monkeypatch.context() as patched:
-        patched.setattr(blobs_files, "_fsync_directory", refused)
+        patched.setattr(blobs_files, "sync_path", refused)
         with fails(Kind.UNAVAILABLE):
             await moved(store)
     assert (named(1) in store._segments, named(1) in files(root)) == (True, False)
