@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.librarian import Heartbeat, Librarian
+from chelonia.core.ports.shepherd import Shepherd
 from chelonia.hosting.net.http_messages import HttpRequest
-from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_librarian
+from chelonia.hosting.net.rpc_client import Link, RetryLimits, remote_librarian, remote_shepherd
 
 KNOCK_S: Final = 1.0
 """Longest probe: an address that does not answer at once may still be in use."""
@@ -23,6 +25,8 @@ KNOCKS_MAX: Final = 64
 """Probes at once: a rack that fails closes many connections together."""
 ASK_MS: Final = 2_000
 """Longest wait for another Librarian's answer; callers give up sooner."""
+STUBS_MAX: Final = 4096
+"""Stubs kept; they are small, and their connections are pooled elsewhere."""
 
 
 class HttpNeighbours:
@@ -79,3 +83,19 @@ def heartbeats_end(notify: Callable[[ServiceId], None]) -> Callable[[HttpRequest
             request.when_closed(("heartbeat", beat.shepherd), lambda: notify(beat.shepherd))
 
     return done
+
+
+class ShepherdDirectory:
+    """`core.ports.shepherd.Directory` of one process. A Shepherd's service id is its URL."""
+
+    def __init__(self, link: Link) -> None:
+        patience = RetryLimits(retry_ms=0, read_ms=10_000)
+        self._local: dict[ServiceId, Shepherd] = {}
+        self._remote = lru_cache(STUBS_MAX)(lambda service: remote_shepherd(link, (service,), patience))
+
+    def host(self, service: ServiceId, shepherd: Shepherd) -> None:
+        """Make a Shepherd of this process known."""
+        self._local[service] = shepherd
+
+    def shepherd(self, service: ServiceId) -> Shepherd:
+        return self._local.get(service) or self._remote(service)

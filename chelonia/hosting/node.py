@@ -24,8 +24,7 @@ from chelonia.core.values import replace
 from chelonia.hosting.config import DOORS, ListenSection, NodeConfig
 from chelonia.hosting.doors.compact_server import STARTING, CompactDoor, CompactParts, Offered
 from chelonia.hosting.doors.http_server import HttpLimits, HttpServer, ListenSettings, ServerParts
-from chelonia.hosting.doors.jobs_door import serve_jobs
-from chelonia.hosting.doors.routes import Routes, observer
+from chelonia.hosting.doors.routes import Routes, observer, serve_jobs
 from chelonia.hosting.net.http_messages import Door, HttpRequest, HttpResponse, error_answer
 from chelonia.hosting.net.tls import ClientCertificate
 from chelonia.hosting.services.hosting_node import HostingNode

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from chelonia.core.cluster.healing import HealStatus
-from chelonia.core.cluster.healing_words import doubt
+from chelonia.core.cluster.healing import HealStatus, doubt
 from chelonia.core.cluster.placement import NODE_ALIVE, NODE_MAINTENANCE, NODE_OFFLINE
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.ahash import AHashStatus, PeerView

@@ -15,7 +15,7 @@ from chelonia.bartender.bulk import (
     gathered,
     together,
 )
-from chelonia.bartender.files import changing, copying, inlined, parts, reading, sharing, writing
+from chelonia.bartender.files import changing, inlined, parts, reading, sharing, writing
 from chelonia.bartender.files.attributes import DESCRIBED
 from chelonia.bartender.files.summarised import RightsCache
 from chelonia.bartender.names import EntryRemoval
@@ -158,7 +158,7 @@ class FilesService:
                     return inlined.splice(self._ports, turn, change, change.content.inline)
                 return writing.splice(self._ports, turn, change)
             case Clone():
-                return copying.copy(self._ports, turn, change)
+                return writing.copy(self._ports, turn, change)
             case Open():
                 return parts.open_upload(self._ports, turn, change)
             case Part():

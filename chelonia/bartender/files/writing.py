@@ -1,4 +1,4 @@
-"""New bytes of the port `Files`: places for them, and the one transact that gives them a name.
+"""New bytes of the port `Files`: places for them, the one transact that gives them a name, and copies by reference.
 
 `place` writes nothing. `write` decides everything anew on the state of that moment. It makes a file, or swaps the bytes
 of the one that has the name by then, whatever was there when the bytes were sent.
@@ -16,10 +16,11 @@ from chelonia.bartender.files.changing import done, lacks_only_parents, pinned, 
 from chelonia.bartender.names import giving, inherited, opens_nothing
 from chelonia.bartender.ports import Ports
 from chelonia.bartender.put_token import PutToken, decode, encode
-from chelonia.bartender.rights import FoundEntry, Judge, parent_of_new, versions
+from chelonia.bartender.rights import FoundEntry, Judge, existing, parent_of_new, versions
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, overtaken, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
+from chelonia.core.contents.attributes import attributes_of
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.parts import NO_PART, parse_upload
 from chelonia.core.contents.uploads import (
@@ -27,6 +28,7 @@ from chelonia.core.contents.uploads import (
     BeginPut,
     CommitFile,
     Committed,
+    CopyFile,
     Expect,
     PiecePlace,
     are_placed,
@@ -34,7 +36,7 @@ from chelonia.core.contents.uploads import (
 from chelonia.core.contents.uploads import SpliceFile as SpliceOrder
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS, Guid, ObjectId
-from chelonia.core.metadata import TYPE_FILE, Sections, StoredObject, from_triples
+from chelonia.core.metadata import TYPE_FILE, Needed, Sections, StoredObject, from_triples
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import (
     Arrived,
@@ -290,3 +292,28 @@ def record_type(sums: Checksums) -> str:
     if sums.sha256 or not (sums.md5 or sums.adler32):
         return "sha256"
     return "md5" if sums.md5 else "adler32"
+
+
+async def copy(ports: Ports, turn: ElementCall, change: Clone) -> Done:
+    """Give a file the bytes of another, if the caller may read that and write this, and both are as judged."""
+    source, expect = await _readable(ports, turn, change)
+    change = replace(change, user=source.section("metadata") if change.user is None else change.user)
+    ready, replaced = await ready_to_write(ports, turn, change, unnamed(ports, turn, change.place, 0))
+    ready = replace(ready, expect=tuple(dict.fromkeys((*ready.expect, *expect))))
+    try:
+        entry = await ports.librarian.copy_file(
+            turn.service, CopyFile(source.guid, ready, change.policy, described=True)
+        )
+    except CheloniaError as error:
+        error = await overtaken(ports, turn, change.place, error)
+        raise error
+    return done(entry, made=replaced is None)
+
+
+async def _readable(ports: Ports, turn: ElementCall, change: Clone) -> tuple[FoundEntry, tuple[tuple[Guid, int], ...]]:
+    """Return the source, and the versions decided on. Raises: NOT_FOUND, NOT_A_FILE, DENIED, PRECONDITION."""
+    (walked,) = await ports.librarian.traverse(turn.service, (change.source,), (*DESCRIBED, Needed("metadata")))
+    found = replaceable(change.source, existing(change.source, walked))
+    expect = Judge(turn.user, "copy").require(Action.READ, found)
+    change.of.require(change.source, attributes_of(found.object))
+    return found, (*versions(found), *expect)

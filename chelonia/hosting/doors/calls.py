@@ -1,14 +1,23 @@
-"""Makes the `Call` that every port method takes first: identity, roles, ids, freshness of reads."""
+"""Makes the `Call` that every port method takes first: identity, roles, ids, freshness of reads. Logs failed ones."""
 
 from __future__ import annotations
 
+import logging
+
 from chelonia.core.caller import Call
 from chelonia.core.cluster.position import Position
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey, parse_request_key
 from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
+from chelonia.hosting.logging_setup import AUDIT_LOGGER
 from chelonia.hosting.net.http_messages import HttpRequest, Peer
 from chelonia.wire import positions
 from chelonia.wire.web.headers import READ_AFTER_HEADER, REQUEST_KEY_HEADER, SERVICE_HEADER, STRONG_HEADER
+
+log = logging.getLogger("chelonia.faults")
+audit = logging.getLogger(AUDIT_LOGGER)
+
+_REFUSALS = (Kind.DENIED, Kind.UNTRUSTED, Kind.WRONG_CLUSTER, Kind.BAD_TICKET)
 
 
 async def call_of(request: HttpRequest, registry: RoleRegistry) -> Call:
@@ -36,3 +45,12 @@ def caller(peer: Peer, grant: RoleGrant, ids: tuple[str, str], after: Position |
         credential=peer.credential,
         unsure=grant.unsure and peer.host,
     )
+
+
+def note_fault(service: str, operation: str, request_id: str, peer: Peer, error: CheloniaError) -> None:
+    """Log that `operation` of `service` was answered with `error`: a line, and for refusals one in the audit log."""
+    fields = (service, operation, request_id, peer.dn, str(error))
+    log.info("fault service=%s op=%s request=%s who=%r error=%r", *fields)
+    if error.kind in _REFUSALS:
+        line = "refused service=%s op=%s request=%s who=%r address=%s error=%r"
+        audit.info(line, *fields[:4], peer.address, str(error))

@@ -25,8 +25,7 @@ from chelonia.core.operations.rows import EVERYONE, PortTable
 from chelonia.core.rights.access import admit
 from chelonia.core.timing.eager import begin
 from chelonia.core.timing.jobs import CAUSE
-from chelonia.hosting.doors.calls import caller
-from chelonia.hosting.doors.faults import note_fault
+from chelonia.hosting.doors.calls import caller, note_fault
 from chelonia.hosting.doors.grants import RoleGrant, RoleRegistry
 from chelonia.hosting.doors.reading import is_reading
 from chelonia.hosting.net.http_messages import Peer

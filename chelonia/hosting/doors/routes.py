@@ -1,4 +1,4 @@
-"""Chooses the door of a listener by the path, and answers /healthz, /readyz and, where served, /metrics.
+"""Chooses the door of a listener by the path, and answers /healthz, /readyz, /jobs and, where served, /metrics.
 
 A client without a certificate learns whether the node is ready, but no reasons and no metrics: both name other nodes.
 """
@@ -10,11 +10,17 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from chelonia.core.errors import CheloniaError
+import msgspec
+
+from chelonia.core.caller import Role
+from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import ANONYMOUS
+from chelonia.core.timing.jobs import NodeJobs
+from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.logging_setup import ACCESS_LOGGER
 from chelonia.hosting.metrics import CONTENT_TYPE, Metrics
-from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, HttpResponse, text_answer
+from chelonia.hosting.net.http_messages import AccessNote, Door, HttpRequest, HttpResponse, error_answer, text_answer
 
 access_log = logging.getLogger(ACCESS_LOGGER)
 log = logging.getLogger("chelonia.readiness")
@@ -151,3 +157,21 @@ def observer(metrics: Metrics) -> Callable[[HttpRequest, HttpResponse, int, int]
         )  # fmt: skip
 
     return observe
+
+
+async def serve_jobs(registry: RoleRegistry, look: Callable[[], NodeJobs], request: HttpRequest) -> HttpResponse:
+    """Answer `GET /jobs` with what `look` returns, as JSON, for administrators and Bartenders.
+
+    A process has one list, as jobs belong to nodes, and a node may host no service that could return them. Bartenders
+    show it to administrators (`doors.plain.cluster_page`).
+    """
+    if request.method != "GET":
+        return text_answer(405, "jobs are listed: GET\n", (("Allow", "GET"),))
+    try:
+        call = await call_of(request, registry)
+    except CheloniaError as error:
+        return error_answer(error)
+    if not (call.has(Role.ADMINISTRATOR) or call.has(Role.BARTENDER)):
+        cause = f"{call.dn} is no administrator of this cluster (trust.administrators)"
+        return error_answer(CheloniaError(Kind.DENIED, "jobs", cause=cause))
+    return HttpResponse(200, (("Content-Type", "application/json"),), msgspec.json.encode(look()))

@@ -22,9 +22,8 @@ from chelonia.core.ids import ANONYMOUS
 from chelonia.core.rights.access import check_access
 from chelonia.core.timing.jobs import CAUSE
 from chelonia.core.values import replace
-from chelonia.hosting.doors.calls import call_of
+from chelonia.hosting.doors.calls import call_of, note_fault
 from chelonia.hosting.doors.connection_shares import owner_of
-from chelonia.hosting.doors.faults import note_fault
 from chelonia.hosting.doors.grants import RoleRegistry
 from chelonia.hosting.doors.large_bodies import LargeBodies, LargeBody
 from chelonia.hosting.doors.reading import is_reading, while_connected

@@ -18,13 +18,13 @@ from chelonia.core.ports.librarian import Librarian, ServiceRecord
 from chelonia.core.timing.jobs import Job, Jobs, JobView, Wait, every
 from chelonia.core.values import replace
 from chelonia.hosting.config import NodeConfig, trusted
-from chelonia.hosting.directory import ShepherdDirectory
 from chelonia.hosting.doors.compact_server import Offered
 from chelonia.hosting.doors.grants import RoleRegistry, Source
 from chelonia.hosting.doors.guarded import Guarded, GuardParts
 from chelonia.hosting.doors.routes import Readiness
 from chelonia.hosting.doors.soap_door import SoapParts
 from chelonia.hosting.metrics import Counts, Metrics
+from chelonia.hosting.neighbours import ShepherdDirectory
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.http_messages import Door
 from chelonia.hosting.net.identity import Attested, Chain

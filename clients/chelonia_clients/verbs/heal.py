@@ -8,8 +8,18 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from chelonia.core.cluster.healing import KEEP, HealAction, HealControl, HealOrder, HealStatus, HeldDrain
-from chelonia.core.cluster.healing_words import doubt, forecast, is_whole, nothing_to_mend
+from chelonia.core.cluster.healing import (
+    KEEP,
+    HealAction,
+    HealControl,
+    HealOrder,
+    HealStatus,
+    HeldDrain,
+    doubt,
+    forecast,
+    is_whole,
+    nothing_to_mend,
+)
 from chelonia.core.timing.clock import stamp
 from chelonia.wire.snapshots import parse_snapshot_name
 from chelonia_clients.arguments import Arguments, UsageError, parse_count, parse_rate

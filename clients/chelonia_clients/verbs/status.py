@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from chelonia.core.cluster.healing_words import forecast
+from chelonia.core.cluster.healing import forecast
 from chelonia.core.errors import CheloniaError
 from chelonia.core.timing.clock import stamp
 from chelonia.core.timing.jobs import NodeJobs

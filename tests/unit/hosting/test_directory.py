@@ -6,7 +6,7 @@ from typing import cast
 
 from chelonia.core.ids import ServiceId
 from chelonia.core.ports.shepherd import Shepherd
-from chelonia.hosting.directory import ShepherdDirectory
+from chelonia.hosting.neighbours import ShepherdDirectory
 from chelonia.hosting.net.clock import SystemClock, SystemIds
 from chelonia.hosting.net.rpc_client import Link
 from tests.unit.hosting.listening import client_of

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from chelonia.core.caller import Call
-from chelonia.core.cluster.healing import HealStatus
-from chelonia.core.cluster.healing_words import is_whole
+from chelonia.core.cluster.healing import HealStatus, is_whole
 from chelonia.core.cluster.position import Position
 from chelonia.core.cluster.replicas import Location, ReplicaState
 from chelonia.core.errors import CheloniaError, Kind

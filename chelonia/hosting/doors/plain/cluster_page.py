@@ -15,8 +15,7 @@ from typing import Final, TypeVar
 
 from chelonia.core.caller import Call, Role
 from chelonia.core.cluster.drills import Drill, DrillAction, DrillStage
-from chelonia.core.cluster.healing import HealStatus
-from chelonia.core.cluster.healing_words import doubt, forecast
+from chelonia.core.cluster.healing import HealStatus, doubt, forecast
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.librarian import Librarian, NodeView
 from chelonia.core.timing.clock import stamp

@@ -12,7 +12,7 @@ from chelonia.core.ids import ANONYMOUS, Dn, ServiceId
 from chelonia.core.ports.librarian import ServiceRecord
 from chelonia.core.timing.jobs import JobView, NodeJobs
 from chelonia.hosting.doors.grants import RoleRegistry
-from chelonia.hosting.doors.jobs_door import serve_jobs
+from chelonia.hosting.doors.routes import serve_jobs
 from chelonia.hosting.metrics import Metrics
 from chelonia.hosting.net.clock import SystemClock
 from chelonia.hosting.net.http_messages import HttpRequest, HttpResponse, Peer
