@@ -7,6 +7,7 @@ and have nothing uncommitted are dropped, the longest unused first.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import tempfile
@@ -445,11 +446,12 @@ class Cache:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it, all durable. Raises: OSError."""
+    """Make a directory and those above it, all durable where this user may sync that. Raises: OSError."""
     if not path.is_dir():
         make_directory(path.parent)
         path.mkdir(exist_ok=True, mode=0o700)
-    sync_path(path.parent)
+    with contextlib.suppress(PermissionError):  # one of all users, as `/home`, may be theirs to pass only
+        sync_path(path.parent)
 
 
 def _is_idle(inode: Inode) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chelonia_fuse import behind
+from chelonia_fuse.copies import make_directory
 from chelonia_fuse.journal import StagingJournal
 from chelonia_fuse.mounting import _locked
 from tests.support.cluster import MemoryCluster
@@ -93,3 +95,20 @@ async def test_what_a_mount_takes_over_from_packed_records_outlives_the_next_pow
         await mounted(memory, disk.point / HOME)
         for found in after(disk, tmp_path):
             assert found == packed
+
+
+def test_a_cache_is_made_below_a_directory_that_the_user_may_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `/home`, or a file system for all, where users are not to see each other's names."""
+    opens, home = os.open, tmp_path / "home"
+    (home / "joe").mkdir(parents=True)
+
+    def refused(path: Path, *flags: int) -> int:
+        if path == home:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return opens(path, *flags)
+
+    monkeypatch.setattr(os, "open", refused)
+    make_directory(home / "joe" / "cache" / "mount-1")
+    assert (home / "joe" / "cache" / "mount-1").is_dir()
