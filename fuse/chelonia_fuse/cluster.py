@@ -73,13 +73,14 @@ class Saving:
 
 @dataclass(slots=True)
 class MountedCluster:
-    """The ports of the cluster. `wanted`: copies of a new file. `is_away`: a look or a listing was not answered, and
-    none was since. Callers that can do without an answer send nothing then; `FileCommitter.work_off` finds the end."""
+    """The ports of the cluster. `wanted`: copies of a new file. `is_away`: a call was not answered, and none was since
+    it was sent. Callers that can do without an answer send nothing then; `FileCommitter.work_off` finds the end."""
 
     files: Files
     transfers: Bytes
     wanted: int
     is_away: bool = False
+    _answers: int = 0
     _crowd: CommitCrowd = field(default_factory=CommitCrowd)
     _looks: CallBatches[Look, Looked | Failure] = field(init=False)
     _changes: CallBatches[Change, Done | Failure] = field(init=False)
@@ -104,27 +105,35 @@ class MountedCluster:
 
     async def _answer(self, work: Awaitable[A], op: str, place: LogicalName) -> A:
         """Return an answer, and note whether the cluster is away. A refusal is an answer, unless it may pass."""
+        before = self._answers
         try:
             answer = await _in_time(work, op, place)
         except CheloniaError as error:
-            self.is_away = error.kind in _AWAY or (self.is_away and error.kind in AGAIN)
+            if error.kind in _AWAY:
+                self.is_away |= self._answers == before  # else it has answered others meanwhile
+            elif error.kind not in AGAIN:
+                self._answered()
             raise
-        self.is_away = False
+        self._answered()
         return answer
+
+    def _answered(self) -> None:
+        self.is_away = False
+        self._answers += 1
 
     async def space(self, top: LogicalName) -> Space:
         """Return the space of the cluster, and the quotas that bind below a collection."""
-        return await _in_time(self.files.space(new_call(), top), "statfs", top)
+        return await self._answer(self.files.space(new_call(), top), "statfs", top)
 
     async def change(self, change: Change) -> Done:
         """Apply one change. Raises: its failure."""
         place = getattr(change, "place", None) or change.source  # type: ignore[union-attr]
-        return good(await _in_time(self._changes.send(new_call(), change), "apply", place), "apply")
+        return good(await self._answer(self._changes.send(new_call(), change), "apply", place), "apply")
 
     async def _commit(self, change: Write | Splice) -> Attributes:
         """Apply a commit. Raises: its failure; PRECONDITION too if it has applied before, and is no more to be seen."""
         async with self._crowd.together():
-            answer = await _in_time(self._commits.send(new_call(), change), "apply", change.place)
+            answer = await self._answer(self._commits.send(new_call(), change), "apply", change.place)
         done = good(answer, "apply")
         if done.attributes is None:
             raise CheloniaError(Kind.PRECONDITION, "apply", str(change.place), "others have its name or bytes by now")
@@ -156,7 +165,7 @@ class MountedCluster:
         else:
             at = tuple(ByteRange(start, end - start) for start, end in plan.ranges) if plan.adds else ()
             placing = Placing(place, plan.length, wanted=saving.wanted, piece=not plan.plain, at=at)
-            (answer,) = await _in_time(self.files.place(new_call(), (placing,)), "place", place)
+            (answer,) = await self._answer(self.files.place(new_call(), (placing,)), "place", place)
             placed = good(answer, "place")
             tried.append(placed.blob)
             arrived = await self.transfers.put(placed, saving.body(), plan.length, len(tried) - 1)
@@ -169,7 +178,7 @@ class MountedCluster:
         """Return whether a commit of this mark to a file has applied, within 10 minutes. Raises: NETWORK, ..."""
         place = LogicalName(guid, ())
         change = Splice(place, Content(mark=mark), when=When(present=True, absent=True, guid=guid))  # which never is
-        answer = await _in_time(self._commits.send(new_call(), change), "apply", place)
+        answer = await self._answer(self._commits.send(new_call(), change), "apply", place)
         if isinstance(answer, Failure) and answer.kind in AGAIN:
             raise answer.error("apply")
         return isinstance(answer, Done)

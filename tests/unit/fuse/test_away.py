@@ -1,4 +1,4 @@
-"""While the cluster is away: who can do without an answer waits for none, however long that lasts."""
+"""While the cluster is away: callers that can do without an answer wait for none, however long that lasts."""
 
 from __future__ import annotations
 
@@ -98,3 +98,40 @@ async def test_a_refusal_is_an_answer(mount: Trial, why: Kind, is_away: bool) ->
     with pytest.raises(CheloniaError):
         await mount.find("none")
     assert mount.system._cluster.is_away is is_away
+
+
+@pytest.mark.expect_log("will be committed later|is committed now")
+@pytest.mark.parametrize("size", [5, 300_000])
+async def test_a_close_after_a_commit_that_the_network_failed_waits_for_no_answer(
+    mount: Trial, other: Trial, size: int
+) -> None:
+    """Each waited for a commit of its own, 15 to 21 s, as nothing was looked up or listed meanwhile."""
+    opened = [await mount.open(name, os.O_CREAT | os.O_RDWR) for name in ("first", "second")]
+    mount.network.away = True
+    for handle in opened:
+        before = mount.network.failed
+        await mount.system.write(handle, 0, b"x" * size)
+        await mount.close(handle)
+    assert mount.network.failed == before
+    mount.network.away = False
+    await mount.committer.work_off()
+    assert [len(await other.read(name)) for name in ("first", "second")] == [size, size]
+
+
+async def test_a_call_without_an_answer_tells_nothing_where_the_cluster_answers_others(mount: Trial) -> None:
+    """It may be the only one that takes too long."""
+    await mount.write("f", b"here")
+    handle = await mount.open("f")
+    apply = mount.network.memory.apply
+
+    async def late(*_: object) -> None:
+        await names(mount)
+        raise CheloniaError(Kind.TIMEOUT, cause="no answer")
+
+    mount.network.memory.apply = late  # type: ignore[method-assign,assignment]
+    await mount.system.write(handle, 0, b"more")
+    with pytest.raises(CheloniaError, match="no answer"):
+        await mount.system.sync(handle)
+    assert not mount.system._cluster.is_away
+    mount.network.memory.apply = apply  # type: ignore[method-assign]
+    await mount.close(handle)

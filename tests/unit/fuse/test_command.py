@@ -83,8 +83,8 @@ async def test_an_unmount_says_what_was_not_committed_and_the_status_does_afterw
         late = await mount.open("f", os.O_CREAT | os.O_RDWR)
         await mount.system.write(late, 0, b"1")
         mount.network.away = True
-        await mount.close(handle)
         await mount.close(late)
+        await mount.close(handle)
         assert [late.inode.guid in mount.committer.waiting, len(mount.committer.waiting)] == [False, 1]
         assert command.stranded(f"cache={tmp_path}") == []
         assert "f" in {each.path.strip("/") for each, _ in mount.committer._packed.records()}

@@ -412,7 +412,7 @@ async def test_what_is_closed_while_the_network_is_away_is_committed_later(
     mount.network.away = True
     with pytest.raises(CheloniaError, match="away"):
         await mount.system.sync(handle)
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         await mount.close(handle)
     assert "will be committed later" in caplog.text
     assert (await mount.read("f"))[:12] == LARGE[:5] + b"later" + LARGE[10:12]

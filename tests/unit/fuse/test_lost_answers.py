@@ -16,7 +16,7 @@ from chelonia.core.caller import Call
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import RequestKey
 from chelonia.core.ports.files import Change, Over, Setting
-from chelonia_fuse import committing
+from chelonia_fuse import cluster, committing
 from chelonia_fuse.copies import EARLIER_MAX
 from chelonia_fuse.filesystem import Handle
 from tests.support.cluster import MemoryCluster
@@ -29,6 +29,7 @@ APPEND = os.O_WRONLY | os.O_APPEND
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committing, "PAUSE_MS_MAX", 0)
+    monkeypatch.setattr(cluster, "_AWAY", ())  # it answers looks, so it is never long away
 
 
 @contextmanager
