@@ -72,7 +72,7 @@ class FileCommitter:
         self._reader = reader
         self._journal = journal
         self._packed = journal.packed
-        self._strict = strict
+        self.strict = strict
         self.behind = WriteBehind(self._behind)
         self.waiting: dict[Guid, Inode] = {}
         self.conflicts = 0
@@ -85,7 +85,7 @@ class FileCommitter:
         Raises: failures that waiting cannot cure; for a strict mount all failures.
         """
         copy = inode.copy
-        if copy is not None and copy.changed and not inode.gone and not self._strict:
+        if copy is not None and copy.changed and not inode.gone and not self.strict:
             if copy.kept:
                 return
             if self._cluster.is_away:
@@ -104,7 +104,7 @@ class FileCommitter:
         try:
             await self.commit(inode)
         except CheloniaError as error:
-            if error.kind not in AGAIN or self._strict:
+            if error.kind not in AGAIN or self.strict:
                 raise
             await self._later(inode, error)
 
@@ -114,7 +114,7 @@ class FileCommitter:
         try:
             await self.close(inode)
         except (CheloniaError, OSError) as error:
-            if self._strict:
+            if self.strict:
                 raise
             await self._unsent(inode, error)
 
@@ -129,7 +129,7 @@ class FileCommitter:
                         await self.part(inode)
                 if self.waiting:
                     await self.work_off()
-        for inode in () if self._strict else self._unkept():
+        for inode in () if self.strict else self._unkept():
             try:
                 await self._keep(inode)
             except OSError as error:
@@ -176,7 +176,7 @@ class FileCommitter:
 
     def makes_many(self) -> bool:
         """Note that a file is made. Returns: whether its `close` will not wait for the commit."""
-        return self.behind.makes_many() and not self._strict
+        return self.behind.makes_many() and not self.strict
 
     async def settled(self) -> None:
         """Return once removals from the journal are durable."""
@@ -371,10 +371,7 @@ class FileCommitter:
                         if not inode.copy.kept:  # its bytes may have moved behind others' just now
                             await self._keep(inode)
                     return
-                if inode.copy.changed:
-                    self._refused(inode, error)
-                else:
-                    self._forget(inode)  # it is kept beside
+                self._refused(inode, error)
                 continue
             except OSError as error:  # of this machine's disk: the others go on
                 _LOG.warning("%s waits still: the cache directory: %s", path, error)
@@ -523,10 +520,6 @@ class FileCommitter:
         else:
             await self._beside(inode, copy, current)
             self._follow(inode, copy, current.attributes)
-            if self._strict:
-                self.let_go(inode)
-                cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
-                raise CheloniaError(Kind.PRECONDITION, "close", str(self._inodes.place(inode)), cause)
 
     def _follow(self, inode: Inode, copy: CachedCopy, attributes: Attributes) -> None:
         """Go on with the present version, of which no byte is here."""

@@ -342,10 +342,13 @@ class FileSystem:
         if by_name and not inode.gone:
             await self._look_anew(inode, os.O_WRONLY if size else os.O_WRONLY | os.O_TRUNC)
         alone = not inode.opens and (inode.copy is None or not inode.copy.changed)
+        seen = inode.beside
         await self._resize(inode, size)
         if by_name:
             try:
                 await self.committer.commit(inode)
+                if self.committer.strict and seen != inode.beside:
+                    raise self._went_beside(inode, "truncate")
             except BaseException:  # also when the program is interrupted
                 if alone and not inode.opens and inode.copy is not None:  # else the next `close` would truncate it
                     inode.copy.restart(Staged.of(inode.attributes.etag, inode.attributes.size))
@@ -468,19 +471,27 @@ class FileSystem:
         return done
 
     async def flush(self, handle: Handle) -> None:
-        """Commit as `close` does (`FileCommitter.close`)."""
+        """Commit as `close` does (`FileCommitter.close`). Raises: PRECONDITION too, as `sync`, to a writer on a strict
+        mount."""
         await self.committer.close(handle.inode)
+        if self.committer.strict and handle.flags & os.O_ACCMODE != os.O_RDONLY:
+            self._check_beside(handle, "close")
 
     async def sync(self, handle: Handle) -> None:
         """Commit as `fsync` does: fail when that is not possible now.
 
         Raises: PRECONDITION too, once for each open file, when bytes went beside it since: by whomever committed."""
-        inode = handle.inode
-        await self.committer.commit(inode)
-        if handle.beside != inode.beside:
-            handle.beside = inode.beside
-            cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
-            raise CheloniaError(Kind.PRECONDITION, "fsync", str(self.inodes.place(inode)), cause)
+        await self.committer.commit(handle.inode)
+        self._check_beside(handle, "fsync")
+
+    def _check_beside(self, handle: Handle, op: str) -> None:
+        if handle.beside != handle.inode.beside:
+            handle.beside = handle.inode.beside
+            raise self._went_beside(handle.inode, op)
+
+    def _went_beside(self, inode: Inode, op: str) -> CheloniaError:
+        cause = "somebody else has changed it meanwhile; what was written here is kept beside it"
+        return CheloniaError(Kind.PRECONDITION, op, str(self.inodes.place(inode)), cause)
 
     async def release(self, handle: Handle) -> None:
         """Close an open file after its last `close`."""

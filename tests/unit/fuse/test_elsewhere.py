@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
@@ -18,7 +19,8 @@ from chelonia_fuse.copies import CachedCopy
 from chelonia_fuse.filesystem import Handle
 from tests.support.cluster import MemoryCluster
 from tests.support.failing import fails
-from tests.unit.fuse.mounts import OWNER, WHO, Trial, names
+from tests.support.polling import poll_async
+from tests.unit.fuse.mounts import OWNER, WHO, Trial, mounted, names
 
 LARGE = bytes(range(256)) * 4096
 
@@ -402,3 +404,49 @@ async def test_an_fsync_of_bytes_that_went_beside_the_file_fails_once_for_each_w
         await mount.close(handle)
     (kept,) = [name for name in await names(other) if name.startswith("f.conflict-")]
     assert await other.read(kept) == b"mine"
+
+
+@pytest.mark.expect_log("is kept as")
+@pytest.mark.parametrize("removed", [False, True])
+async def test_a_strict_mount_fails_each_writer_whose_bytes_went_beside_the_file_once(
+    memory: MemoryCluster, other: Trial, tmp_path: Path, removed: bool
+) -> None:
+    """The second writer's close succeeded, and any where the file was removed. An fsync that failed did so for good."""
+    mount = await mounted(memory, tmp_path / "one", strict=True)
+    await mount.write("f", b"base")
+    one, two, three = [await mount.open("f") for _ in range(3)]
+    reader = await mount.open("f", os.O_RDONLY)
+    await mount.system.write(one, 0, b"mine")
+    if removed:
+        await other.system.remove(other.root, "f", directory=False)
+    else:
+        await other.write("f", b"hers")
+    with fails(Kind.PRECONDITION, "kept beside"):
+        await mount.system.sync(one)
+    await mount.system.write(one, 0, b"MINE")
+    await mount.system.sync(one)
+    for handle in (two, three):
+        with fails(Kind.PRECONDITION, "kept beside"):
+            await mount.system.flush(handle)
+        await mount.system.sync(handle)
+    for handle in (one, two, three, reader):
+        await mount.close(handle)
+    assert mount.committer.conflicts == 1
+    if not removed:
+        assert await other.read("f") == b"MINE"
+
+
+@pytest.mark.expect_log("is kept as")
+async def test_a_strict_mount_tells_who_truncates_by_name_what_others_change(
+    memory: MemoryCluster, other: Trial, tmp_path: Path
+) -> None:
+    mount = await mounted(memory, tmp_path / "one", strict=True)
+    await mount.write("f", b"base")
+    known = await mount.find("f")
+    mount.network.late["look"] = looked = asyncio.Event()
+    cutting = asyncio.create_task(mount.system.resize(known, 2, by_name=True))
+    await poll_async(lambda: "look" not in mount.network.late, what="it has looked")
+    await other.write("f", b"hers")
+    looked.set()
+    with fails(Kind.PRECONDITION, "kept beside"):
+        await cutting
