@@ -140,10 +140,19 @@ class CachedCopy:
         """Whether it must not be dropped."""
         return self.owned or bool(self.fetching)
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether somebody has removed its file, as cleaners of `/var/tmp` do."""
+        return self.held is None and self.fd < 0 and not self.path.exists()
+
     def file(self) -> int:
-        """Return the descriptor of its file, which has the bytes."""
+        """Return the descriptor of its file, which has the bytes. Raises: OSError."""
         if self.fd < 0:
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            made = os.O_CREAT if self.held is not None or not self.staged.valid else 0  # else zeros would be its bytes
+            try:
+                self.fd = os.open(self.path, os.O_RDWR | made | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError as error:
+                raise OSError(errno.EIO, "somebody has removed it", str(self.path)) from error
         if self.held is not None:
             os.ftruncate(self.fd, 0)  # an earlier try may have left more there
             _put_all(self.fd, self.held)
@@ -228,8 +237,8 @@ class CachedCopy:
 
     def restart(self, staged: Staged) -> None:
         """Drop all bytes and changes, for another version."""
-        self.cut(0)
         self.staged = staged
+        self.cut(0)
         self.settle()
 
     def settle(self) -> None:
@@ -379,9 +388,16 @@ class Cache:
             inode.copy = CachedCopy(
                 self.path(inode.guid), Staged.of(attributes.etag, attributes.size), held=bytearray()
             )
+        elif inode.copy.is_gone and not (inode.copy.busy or inode.copy.pinned):
+            inode.copy.restart(Staged.of(inode.copy.staged.etag, inode.copy.staged.base))
         for order in (self._inodes, self._open):
             order.pop(inode.guid, None)
             order[inode.guid] = inode
+        self._close_idle()
+        return inode.copy
+
+    def _close_idle(self) -> None:
+        """Close the files of copies beyond the limit, the longest unused first."""
         while len(self._open) > FILES_OPEN_MAX:
             idle = (each for each in self._open.values() if each.copy is None or not each.copy.lock.locked())
             if (each := next(idle, None)) is None:
@@ -392,7 +408,6 @@ class Cache:
             except OSError:
                 break  # a full disk: its bytes stay in memory
             del self._open[each.guid]
-        return inode.copy
 
     def took(self, count: int) -> None:
         """Count fetched or written bytes, and drop copies beyond the limit."""

@@ -234,3 +234,30 @@ async def test_who_opens_a_changed_file_late_takes_no_bytes_from_one_who_opened_
     late.set()
     await opening
     assert await mount.system.read(handle, 0, 100_000) == b"b" * 100_000
+
+
+@pytest.mark.expect_log("the cache directory: .*has removed|cannot be committed")
+async def test_no_zeros_stand_for_bytes_that_somebody_has_removed_from_the_cache(
+    memory: MemoryCluster, mount: Trial, tmp_path: Path
+) -> None:
+    """As a cleaner of /var/tmp does with old files, of which a mount with many has not all open."""
+    await mount.write("f", LARGE, flags=NEW)
+    inode = await mount.find("f")
+    for changed in (False, True):
+        assert await mount.read("f") == LARGE
+        handle = await mount.open("f")
+        if changed:
+            await mount.system.write(handle, 0, LARGE[1:])
+        assert inode.copy is not None
+        inode.copy.close()
+        (path,) = (tmp_path / "data").iterdir()
+        path.unlink()
+        if not changed:
+            await mount.close(handle)
+            continue
+        for act in (mount.system.read(handle, 0, 10), mount.close(handle)):
+            with pytest.raises(OSError, match="has removed it") as failed:
+                await act
+            assert failed.value.errno == errno.EIO
+    there = await mounted(memory, tmp_path / "two")
+    assert await there.read("f") == LARGE
