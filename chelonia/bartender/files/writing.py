@@ -20,7 +20,7 @@ from chelonia.bartender.rights import FoundEntry, Judge, existing, parent_of_new
 from chelonia.bartender.transfers import checked_receipts, file_checksum, holder, overtaken, tickets, unnamed
 from chelonia.core import bounds
 from chelonia.core.cluster.replicas import Checksums, Receipt
-from chelonia.core.contents.attributes import attributes_of
+from chelonia.core.contents.attributes import attributes_of, laid_on
 from chelonia.core.contents.extents import ByteRange
 from chelonia.core.contents.parts import NO_PART, parse_upload
 from chelonia.core.contents.uploads import (
@@ -102,10 +102,11 @@ def check_wanted(place: LogicalName, wanted: int, size: int = -1) -> None:
 
 
 def placed_at(found: FoundEntry | None, spans: tuple[ByteRange, ...]) -> PiecePlace:
-    """Return the place of a piece in a file as found; a new file is rebuilt from its whole bytes alone."""
-    if found is None or not spans:
+    """Return the place of a piece in a file as found; one without bytes is rebuilt from its whole bytes alone."""
+    if found is None:
         return NO_PLACE
-    return PiecePlace(found.object.version, size_of(found), spans)
+    of, splices = laid_on(found.object)
+    return PiecePlace(of, splices, size_of(found), spans) if of and spans else NO_PLACE
 
 
 def size_of(found: FoundEntry) -> int:

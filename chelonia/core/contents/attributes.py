@@ -75,6 +75,13 @@ def bytes_of(stored: StoredObject) -> str:
     return f"{stored.id}-0" if not own and is_empty(stored) else own
 
 
+def laid_on(stored: StoredObject) -> tuple[str, int]:
+    """Return what a piece of a file is laid on: its content and number of splices. Of a file of one blob these are that
+    blob and 0, without bytes "" and 0."""
+    content, blobs = stored.value("content", "id"), stored.sections.get("blobs", NONE)
+    return (content, int(stored.value("content", "splices") or "0")) if content else ("-".join(blobs.values()), 0)
+
+
 def is_spliced(etag: str, before: str) -> bool:
     """Whether bytes of this etag, of which a splice over the bytes of etag `before` is a part, are its very result."""
     content, _, count = etag.rpartition("-")

@@ -26,15 +26,16 @@ Expect = Annotated[tuple[tuple[Guid, int], ...], Meta(max_length=bounds.BULK_ELE
 
 PIECE_OF = "piece of "
 """Start of the recorded name of bytes that are only part of a file."""
-_PLACE = re.compile(r"version ([0-9]{1,19}) of ([0-9]{1,19}) bytes at ((?:[0-9]{1,19}\+[0-9]{1,19},?)+)")
+_PLACE = re.compile(r"([0-9a-f-]{36})-([0-9]{1,19}) of ([0-9]{1,19}) bytes at ((?:[0-9]{1,19}\+[0-9]{1,19},?)+)")
 _PART_NAME = re.compile(rf"{PIECE_OF}part ([0-9]{{1,5}}) of ([0-9]{{13}}\.[0-9a-f-]{{36}}): (.*)", re.DOTALL)
 
 
 class PiecePlace(msgspec.Struct, frozen=True):
-    """The place of a piece: `spans` of its file get its bytes, in order. `version`, `size`: of the file as it was when
-    the piece was placed, by which a rebuild finds out what was written before it."""
+    """The place of a piece: `spans` of its file get its bytes, in order. The rest is of the file when the piece was
+    placed: `of` and `splices` as in `laid_on`, and its size. It tells a rebuild what was written before."""
 
-    version: int = 0
+    of: str = ""
+    splices: int = 0
     size: int = 0
     spans: tuple[ByteRange, ...] = ()
 
@@ -42,7 +43,7 @@ class PiecePlace(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The place as `parse_place` reads it."""
         spans = ",".join(f"{each.offset}+{each.length}" for each in self.spans)
-        return f"version {self.version} of {self.size} bytes at {spans}"
+        return f"{self.of}-{self.splices} of {self.size} bytes at {spans}"
 
     @property
     def length(self) -> int:
@@ -66,9 +67,9 @@ def parse_place(text: str) -> PiecePlace | None:
     found = _PLACE.fullmatch(text)
     if found is None:
         return None
-    pairs = [each.split("+") for each in found[3].split(",") if each]
+    pairs = [each.split("+") for each in found[4].split(",") if each]
     spans = tuple(ByteRange(int(offset), int(length)) for offset, length in pairs)
-    return PiecePlace(int(found[1]), int(found[2]), spans) if are_placed(spans) else None
+    return PiecePlace(found[1], int(found[2]), int(found[3]), spans) if are_placed(spans) else None
 
 
 def are_placed(spans: Sequence[ByteRange]) -> bool:

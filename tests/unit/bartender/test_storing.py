@@ -185,8 +185,9 @@ async def test_a_piece_is_recorded_as_one_and_never_as_the_file(stage: Stage) ->
     for change in (Write(at("/f"), inline=Inline(DATA, 1)), Splice(at("/f"), content)):
         (answer,) = await stage.bartender.files.apply(JOE, (change,))
         assert isinstance(answer, Done)
-    names = [blob.facts.name for blob in stage.named("s1").small.values()]
-    assert names == ["/f", f"{PIECE_OF}version 1 of {len(DATA)} bytes at 0+{len(DATA)}: /f"]
+    whole, piece = [blob.facts for blob in stage.named("s1").small.values()]
+    expected = f"{PIECE_OF}{whole.blob}-0 of {len(DATA)} bytes at 0+{len(DATA)}: /f"
+    assert (whole.name, piece.name) == ("/f", expected)
 
 
 SIZE = len(DATA)
@@ -211,8 +212,9 @@ async def test_a_piece_in_the_message_is_recorded_with_its_place(stage: Stage, c
     for change in (Write(at("/f"), inline=Inline(DATA, 1)), Splice(at("/f"), replace(content, inline=Inline(DATA, 1)))):
         (answer,) = await stage.bartender.files.apply(JOE, (change,))
         assert isinstance(answer, Done), answer
-    expected = f"{PIECE_OF}version 1 of {SIZE} bytes at {place}: /f" if place else f"{PIECE_OF}/f"
-    assert [blob.facts.name for blob in stage.named("s1").small.values()] == ["/f", expected]
+    whole, piece = [blob.facts for blob in stage.named("s1").small.values()]
+    expected = f"{PIECE_OF}{whole.blob}-0 of {SIZE} bytes at {place}: /f" if place else f"{PIECE_OF}/f"
+    assert (whole.name, piece.name) == ("/f", expected)
 
 
 @scene
@@ -220,14 +222,15 @@ async def test_a_piece_that_makes_its_file_or_gives_it_another_size_has_no_place
     await stage.add_shepherds("s1")
     made, cut = Content((Extent(0, SIZE, INLINED),)), Content((Extent(0, SIZE, INLINED),), size=SIZE)
     grown, zeros = Content((Extent(SIZE, SIZE, INLINED),)), Content((Extent(0, SIZE, INLINED),), size=3 * SIZE)
+    etags = list[str]()
     for content in (made, grown, cut, zeros):
         change = Splice(at("/f"), replace(content, inline=Inline(DATA, 1)))
         (answer,) = await stage.bartender.files.apply(JOE, (change,))
         assert isinstance(answer, Done), answer
+        etags.append(answer.attributes.etag)
     names = [blob.facts.name for blob in stage.named("s1").small.values()]
-    assert names == [f"{PIECE_OF}/f", f"{PIECE_OF}version 1 of {SIZE} bytes at {SIZE}+{SIZE}: /f"] + 2 * [
-        f"{PIECE_OF}/f"
-    ]
+    placed = f"{PIECE_OF}{etags[0]} of {SIZE} bytes at {SIZE}+{SIZE}: /f"
+    assert names == [f"{PIECE_OF}/f", placed, *2 * [f"{PIECE_OF}/f"]]
 
 
 @scene
@@ -238,8 +241,8 @@ async def test_a_piece_is_recorded_with_the_place_that_its_sender_states(stage: 
     spans = (ByteRange(7, 3), ByteRange(100, 2))
     (placed,) = await stage.bartender.files.place(JOE, (Placing(at("/f"), 5, wanted=1, piece=True, at=spans),))
     assert isinstance(placed, Placed), placed
-    [asked] = stage.named("s1").puts.values()
-    assert parse_piece_name(asked.facts.name) == PiecePlace(1, SIZE, spans)
+    [asked], [whole] = stage.named("s1").puts.values(), stage.named("s1").small.values()
+    assert parse_piece_name(asked.facts.name) == PiecePlace(whole.facts.blob, 0, SIZE, spans)
     for none in (
         Placing(at("/f"), 5, wanted=1, at=spans),
         Placing(at("/f"), 6, wanted=1, piece=True, at=spans),

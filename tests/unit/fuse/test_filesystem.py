@@ -304,8 +304,8 @@ async def test_the_place_of_a_large_piece_is_recorded(mount: Trial) -> None:
     await mount.write("f", LARGE)
     await mount.write("f", b"!" * 100_000, at=1 << 20)
     shepherds = mount.network.memory.stage.shepherds.values()
-    names = {asked.facts.name for each in shepherds for asked in each.puts.values()}
-    assert names == {"/f", f"piece of version 2 of {len(LARGE)} bytes at {1 << 20}+100000: /f"}
+    found = {asked.facts.name: asked.facts.blob for each in shepherds for asked in each.puts.values()}
+    assert set(found) == {"/f", f"piece of {found['/f']}-0 of {len(LARGE)} bytes at {1 << 20}+100000: /f"}
 
 
 @pytest.mark.expect_log("is kept as")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from chelonia.ahash.service import AHashService
 from chelonia.core.caller import Call
 from chelonia.core.cluster.replicas import Checksums, Location, Receipt, ReplicaFacts, ReplicaState
+from chelonia.core.contents.attributes import laid_on
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.uploads import NO_PLACE, BeginPut, CommitFile, PiecePlace, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
@@ -177,7 +178,7 @@ class Keepers:
     async def lay(self, ln: str, file: Guid, at: int, data: bytes, *, copies: int = 2) -> BlobId:
         """Splice bytes whose records say where they are."""
         entry = await self.bench.stored(file)
-        place = PiecePlace(entry.version, int(entry.value("states", "size")), (ByteRange(at, len(data)),))
+        place = PiecePlace(*laid_on(entry), int(entry.value("states", "size")), (ByteRange(at, len(data)),))
         return await self.splice(ln, file, at, data, copies=copies, place=place)
 
     async def splice(

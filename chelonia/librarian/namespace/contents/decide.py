@@ -172,17 +172,18 @@ def splice(
 
 
 def lay_found(
-    request: SpliceFile, current: FileContent, found: Sequence[StoredObject], content: ContentId, made_ms: Ms
+    request: SpliceFile, current: FileContent, found: Sequence[StoredObject], state: tuple[ContentId, int], made_ms: Ms
 ) -> list[Element]:
     """Lay extents of blobs that a rebuild has found, and that nothing has, over a file. As `splice`, but it orders no
-    erasure: bytes that no extent names any more are left without a file.
+    erasure: bytes that no extent names any more are left without a file. `state`: the content to make where there is
+    none to change, and the number of its splices then, those included whose bytes are erased.
 
     Raises: CONFLICT, TOO_LARGE.
     """
     file, span = current.file, span_of(request, current.size)
     first = not content_of(file)
-    change, id_ = lay(current, request, span, first=first), content if first else content_of(file)
-    splices = 1 if first else int(file.value("content", "splices", "0")) + 1
+    change, id_ = lay(current, request, span, first=first), state[0] if first else content_of(file)
+    splices = max(state[1], int(file.value("content", "splices", "0")) + 1)
     elements = rewrite(request.begin, file, "splice")
     elements += _content(change, id_, _facts(file.id, span.size, splices), first=first)
     for blob in current.blobs:

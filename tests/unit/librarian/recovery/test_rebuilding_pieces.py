@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from chelonia.core.contents.attributes import etag_of
 from chelonia.core.contents.uploads import CopyFile, parse_piece_name
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import OVERWRITTEN_OBJECT, ROOT, BlobId, Guid, Ms, ObjectId, blob_object
@@ -79,6 +80,7 @@ async def test_without_a_snapshot_a_file_comes_back_with_all_that_was_laid_over_
         assert await content(k, "/f") == b"012XY56789abcdZfgh"
         stored = await k.bench.stored(file)
         assert stored.sections["states"] == before.sections["states"]
+        assert etag_of(stored) == etag_of(before), "who has its bytes may keep them"
         assert (status.counts[LAID], status.counts["blobs in /lost+found"]) == (4, 0)
         left = await k.bench.ahash.scan(LIBRARIAN, OVERWRITTEN_OBJECT, "formerly", "", 10)
         assert left.items == ()
@@ -312,6 +314,24 @@ async def test_a_tail_that_was_written_anew_stands_for_the_pieces_before_it() ->
     async with rebuilt(k) as (k, _):
         assert await content(k, "/f") == b"0X23456789abcdef"
         assert (await k.bench.stored(file)).value("states", "neededReplicas") == "3"
+
+
+@virtual
+async def test_the_etag_of_a_file_is_never_that_of_other_bytes_that_it_had() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        await k.lay("/f", file, 10, b"ab")
+        await next_snapshot(k)
+        await asyncio.sleep(1)
+        erased = await k.lay("/f", file, 12, b"cd")
+        etags = {etag_of(await k.bench.stored(file))}
+        await k.lay("/f", file, 12, b"cdef")
+        before = await k.bench.stored(file)
+    lose(k, erased)
+    async with rebuilt(k) as (k, _):
+        assert await content(k, "/f") == b"0123456789abcdef"
+        assert etag_of(await k.bench.stored(file)) == etag_of(before) not in etags
 
 
 @virtual

@@ -73,20 +73,20 @@ class PieceLaying:
             return 0
         found = [decide.found_piece(guid, blob, sure=notes[blob_id(blob.id)]) for blob in await self._blobs([*notes])]
         pieces, laid = decide.following(decide.found_base(file, own), found), 0
-        for piece in pieces:
-            if not await self._one(guid, piece):
+        fresh = ContentId(self._on.world.ids.uuid())
+        for piece, state in zip(pieces, decide.states_after(pieces, fresh), strict=True):
+            if not await self._one(guid, piece, state):
                 break
             laid += 1
         return laid
 
-    async def _one(self, guid: Guid, piece: FoundPiece) -> bool:
+    async def _one(self, guid: Guid, piece: FoundPiece, state: tuple[ContentId, int]) -> bool:
         """Lay a piece; False if the file stays as it is."""
         request = decide.request_for(guid, piece)
         try:
             current = await self._contents.current(self._on.call, request, guid)
             blobs = await self._blobs([piece.blob])
-            content = ContentId(self._on.world.ids.uuid())
-            elements = lay_found(request, current, blobs, content, piece.created_ms)
+            elements = lay_found(request, current, blobs, state, piece.created_ms)
         except CheloniaError as error:
             if error.kind not in _STAYS:
                 raise

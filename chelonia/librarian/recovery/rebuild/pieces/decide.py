@@ -1,8 +1,9 @@
 """Pieces that no snapshot knows are laid over their file, in the order in which they were written. Pure.
 
-A record states where a piece is in its file, and version and size of the file when the piece was placed. Bytes of a
-file that the rebuild finds no place for are noted by file (`sys:overwritten`). When all records are read, `following`
-chooses the pieces that surely follow on the file as it came back, up to the first doubt. Others get no file here.
+A record states where a piece is in its file. It states too what the piece was laid on: content, number of splices and
+size of the file when it was placed. Bytes of a file that the rebuild finds no place for are noted by file
+(`sys:overwritten`). When all records are read, `following` chooses the pieces that surely follow on the file as it came
+back, up to the first doubt. Others get no file here.
 
 Invariants: what is laid was committed after every byte of the file that it is laid over, as its Shepherds or the next
 piece state. No byte that the file had is missing before or between what is laid. A noted piece is laid once.
@@ -14,13 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 from chelonia.core.cluster.replicas import Checksums, ReplicaFacts
+from chelonia.core.contents.attributes import laid_on
 from chelonia.core.contents.extents import ByteRange, Extent
 from chelonia.core.contents.uploads import NO_PLACE, BeginPut, PiecePlace, SpliceFile, parse_piece_name
-from chelonia.core.ids import OVERWRITTEN_OBJECT, BlobId, Dn, Guid, Ms
+from chelonia.core.ids import OVERWRITTEN_OBJECT, BlobId, ContentId, Dn, Guid, Ms
 from chelonia.core.metadata import StoredObject
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.ahash import Element
@@ -38,13 +39,13 @@ UNSURE: Final = "unsure"
 
 @dataclass(frozen=True, slots=True)
 class FoundBase:
-    """A file as it came back. `newest_ms`: date of the newest of its `blobs`; `version`: of the file, by the newest of
-    them that states one, -1 for none."""
+    """A file as it came back. `newest_ms`: date of the newest of its `blobs`; `of`, `splices`: as in `PiecePlace`."""
 
     size: int
     blobs: frozenset[BlobId]
     newest_ms: Ms
-    version: int
+    of: str
+    splices: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +92,9 @@ def place_of(facts: ReplicaFacts) -> PiecePlace:
 
 def found_base(file: StoredObject, blobs: Sequence[StoredObject]) -> FoundBase:
     """Return a file as it came back. `blobs`: all of its content, or its only one."""
-    facts = sorted((facts_of(blob) for blob in blobs if blob.exists), key=lambda each: each.created_ms)
-    versions = [place.version for place in map(place_of, facts) if place != NO_PLACE]
-    return FoundBase(
-        int(file.value("states", "size") or "0"),
-        frozenset(blob_of(blob) for blob in blobs),
-        facts[-1].created_ms if facts else Ms(0),
-        versions[-1] if versions else -1,
-    )
+    newest_ms = max((facts_of(blob).created_ms for blob in blobs if blob.exists), default=Ms(0))
+    size, names = int(file.value("states", "size") or "0"), frozenset(blob_of(blob) for blob in blobs)
+    return FoundBase(size, names, newest_ms, *laid_on(file))
 
 
 def found_piece(guid: Guid, blob: StoredObject, *, sure: bool) -> FoundPiece:
@@ -113,72 +109,79 @@ def found_piece(guid: Guid, blob: StoredObject, *, sure: bool) -> FoundPiece:
 def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece, ...]:
     """Return the pieces to lay over a file, in order: those that follow on it, and on each other, without a doubt."""
     found = [each for each in noted if each.blob not in base.blobs]
-    if any(not each.created_ms or _may_follow(base, each) for each in found):
+    if not all(each.created_ms for each in found):
         return ()
-    out, tries, size, version = list[FoundPiece](), list[FoundPiece](), base.size, base.version
+    later, others = _of_one_life(base, found)
+    out, tries, size = list[FoundPiece](), list[FoundPiece](), base.size
     whole, missing = 0, list[ByteRange]()
-    later = [each for each in found if each.created_ms >= base.newest_ms]
-    later.sort(key=lambda each: (each.created_ms, each.place.version, each.blob))
-    misdated = _misdated(later)
+    doubt_ms, newest_ms = min((each.created_ms for each in others), default=math.inf), base.newest_ms
     for number, piece in enumerate(later):
-        place, known = piece.place, piece.free and piece.place != NO_PLACE
+        place, known = piece.place, piece.free
         if known and not piece.sure:
             before, after = later[:number], later[number + 1 :]
             if _is_sent_again(piece, before, after):
                 tries.append(piece)
                 continue
             known = _is_proven(piece, after)
-        if not known or piece.blob in misdated or place.size < size or not _in_order(piece, out, version):
-            break  # a file that was longer before was cut: some of its bytes must not come back
+        dated = newest_ms - COMMIT_SLACK_MS <= piece.created_ms < doubt_ms
+        if not (known and dated) or place.size < size or _meets_one_at_once(piece, out):
+            # A file that was longer before was cut: some of its bytes must not come back. What was laid on the same may
+            # have come after this one.
+            whole = min(whole, sum(each.place.splices < place.splices for each in out))
+            break
         out.append(piece)
         if place.size > size:
             missing.append(ByteRange(size, place.size - size))  # a later piece may have them, as for a tail
         for span in place.spans:
             missing = [part for each in missing for part in _without(each, span)]
-        size, version = max(place.size, place.spans[-1].end), place.version
+        size, newest_ms = max(place.size, place.spans[-1].end), max(newest_ms, piece.created_ms)
         whole = whole if missing else len(out)
-    assert all(one.place.version <= other.place.version for one, other in pairwise(out)), "versions rise"
     laid = out[:whole]
     done = {each.blob for each in (*laid, *tries)}
-    left = [each for each in later if each.blob not in done and each.place != NO_PLACE]
+    left = [each for each in (*later, *others) if each.blob not in done and each.place != NO_PLACE]
     return () if _may_hide(base, laid, left) else tuple(laid)
+
+
+def _of_one_life(base: FoundBase, found: Sequence[FoundPiece]) -> tuple[list[FoundPiece], list[FoundPiece]]:
+    """Return the pieces laid on what a file has, or on what came of that, in order; and all other bytes since.
+
+    No record states which content came of an only blob: it is that of the first piece since.
+    """
+    since = sorted((each for each in found if each.created_ms >= base.newest_ms), key=lambda each: each.created_ms)
+    made = base.of if base.splices else next((each.place.of for each in since if each.place.splices), base.of)
+    own = [each for each in found if each.place.of in (base.of, made) and each.place.splices >= base.splices]
+    own.sort(key=lambda each: (each.place.splices, each.created_ms, each.blob))
+    assert all(each.place != NO_PLACE for each in own), "a file that is rebuilt has bytes"
+    return own, [each for each in since if each not in own]
+
+
+def states_after(pieces: Sequence[FoundPiece], fresh: ContentId) -> list[tuple[ContentId, int]]:
+    """Return content and number of splices of a file after each of its pieces, as it had them then. So its etag is as
+    it was, and a run that breaks off goes on. `fresh`: the content, if no piece states one."""
+    content = next((ContentId(each.place.of) for each in pieces if each.place.splices), fresh)
+    return [(content, each.place.splices + 1) for each in pieces]
 
 
 def _may_hide(base: FoundBase, laid: Sequence[FoundPiece], left: Sequence[FoundPiece]) -> bool:
     """Whether what is left may have covered bytes, now erased, that were written before some of what is laid. None were
-    between pieces of which one states the version that the other made."""
+    between pieces of which one states one splice more than the other."""
     size = max([base.size, *(each.place.spans[-1].end for each in laid)])
     spans = [ByteRange(each.offset, min(each.end, size) - each.offset) for piece in left for each in piece.place.spans]
     hidden = [each for each in spans if each.length > 0]
-    version = laid[-1].place.version + 1 if laid else 0
-    for piece in reversed(laid):
-        if piece.place.version < version - 1:
-            return bool(hidden)
+    before = [base.splices - 1, *(each.place.splices for each in laid[:-1])]
+    for piece, splices in zip(reversed(laid), reversed(before), strict=False):
         for span in piece.place.spans:
             hidden = [part for each in hidden for part in _without(each, span)]
-        version = piece.place.version
-    return bool(hidden) and base.version != version - 1
-
-
-def _misdated(later: Sequence[FoundPiece]) -> set[BlobId]:
-    """Return the pieces that a later one contradicts: it was placed on an older version, so some clock is wrong. After
-    a pause as long as clocks may differ nothing contradicts: a rebuild counts versions anew."""
-    out, least, date = set[BlobId](), math.inf, math.inf
-    for piece in reversed(later):
-        least = least if piece.created_ms >= date - COMMIT_SLACK_MS else math.inf
-        if piece.place.version > least:
-            out.add(piece.blob)
-        least = least if piece.place == NO_PLACE else min(least, piece.place.version)
-        date = piece.created_ms
-    assert not later or later[-1].blob not in out, "nothing is later than the last"
-    return out
+        if piece.place.splices > splices + 1:
+            return bool(hidden)
+    return False
 
 
 def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
     """Whether the next piece states that its file had grown by this one. A Shepherd hears of a commit seconds later."""
     before, end = piece.place, piece.place.spans[-1].end
     after = later[0].place if later else NO_PLACE
-    return before.size < end == after.size and before.version < after.version
+    return before.size < end == after.size and before.splices < after.splices
 
 
 def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Sequence[FoundPiece]) -> bool:
@@ -194,22 +197,10 @@ def _without(one: ByteRange, other: ByteRange) -> list[ByteRange]:
     return [ByteRange(start, end - start) for start, end in parts if start < end]
 
 
-def _may_follow(base: FoundBase, piece: FoundPiece) -> bool:
-    """Whether bytes that look older than their file may be newer all the same: dates are of several clocks."""
-    place = piece.place
-    older = base.newest_ms - COMMIT_SLACK_MS <= piece.created_ms < base.newest_ms
-    if not older or place == NO_PLACE:
-        return False
-    return place.version > base.version if base.version >= 0 else place.size == base.size
-
-
-def _in_order(piece: FoundPiece, before: Sequence[FoundPiece], version: int) -> bool:
-    """Whether a piece surely follows on others. Two writers at once may have had one version before them: then the
-    order matters not if they wrote apart."""
-    if piece.place.version != version:
-        return piece.place.version > version
-    same = [each for each in before if each.place.version == version]
-    return bool(same) and not any(
+def _meets_one_at_once(piece: FoundPiece, before: Sequence[FoundPiece]) -> bool:
+    """Whether a piece has bytes in common with one that was laid on the same: which came last is not known."""
+    same = [each for each in before if each.place.splices == piece.place.splices]
+    return any(
         one.at < other.end and other.at < one.end for each in same for one in each.extents for other in piece.extents
     )
 
