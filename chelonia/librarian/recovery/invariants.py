@@ -130,8 +130,9 @@ def entry_rules(look: RuleContext, entry: StoredObject) -> Iterator[Finding]:
         yield _finding(entry.id, TYPELESS, "", "no entry/type")
     names = names_of(entry)
     for parent, name in names:
-        if look.value(ObjectId(parent), "entries", key_for(name, kind)) != entry.id:
-            text = f"parents names {parent}/{name}, which does not lead here"
+        leads = look.value(ObjectId(parent), "entries", key_for(name, kind)) == entry.id
+        if not leads or Guid(entry.id) == ROOT:  # a name of the root would be a way from below to all
+            text = f"parents names {parent}/{name}, which {'may' if leads else 'does'} not lead here"
             yield _finding(entry.id, PARENT_DANGLING, f"{parent}/{name}", text)
     if Guid(entry.id) != ROOT and not names:
         yield _finding(entry.id, ORPHAN, "", "no name leads to it")

@@ -180,10 +180,12 @@ def _name_unknown(finding: Finding, bench: Bench) -> Mend | None:
     if kind != TYPE_COLLECTION:
         parent = put(child, "parents", f"{finding.object}/{name}", "parent", is_("entry", "type", kind))
         return Mend((parent, check(finding.object, is_("entries", key, child))), f"it knows its name {name!r} now")
+    dropped = drop(finding.object, "entries", key, is_("entries", key, child))
+    if Guid(child) == ROOT:
+        return Mend((dropped,), f"the name {name!r} was dropped: it led to the root")
     sound = bench.sound_name(child)
     if sound is not None:
         still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), child))
-        dropped = drop(finding.object, "entries", key, is_("entries", key, child))
         return Mend((dropped, still), f"the name {name!r} was dropped: the collection has another")
     if Guid(child) in invariants.above(bench.look, Guid(finding.object)):
         return None
@@ -196,6 +198,8 @@ def _parent_dangling(finding: Finding, bench: Bench) -> Mend | None:
     entry, (parent, _, name) = finding.object, finding.subject.partition("/")
     kind = bench.entry(entry).get("type", "")
     named = isset("parents", finding.subject)
+    if Guid(entry) == ROOT:
+        return Mend((drop(entry, "parents", finding.subject, named),), "dropped: the root has no name")
     sound = bench.sound_name(entry)
     if sound is not None:
         still = check(ObjectId(sound[0]), is_("entries", key_for(sound[1], kind), entry))
@@ -307,6 +311,7 @@ def _expired(finding: Finding, bench: Bench) -> Mend | None:
 def _shelter(bench: Bench, entry: ObjectId, kind: str) -> list[Element]:
     """Give an entry a name in `/lost+found`: its GUID."""
     assert kind, "an entry without a type is no entry yet"
+    assert Guid(entry) != ROOT, "all lies below the root, and it below nothing"
     holder, name = _place(bench, entry)
     parent = put(entry, "parents", f"{holder}/{name}", "parent", is_("entry", "type", kind))
     return [*_named(bench, entry, kind, holder, name), parent]

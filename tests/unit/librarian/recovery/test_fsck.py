@@ -153,6 +153,15 @@ async def _parent_dangling(s: Stage) -> None:
     await s.write(put(ObjectId(s.file), "parents", f"{ROOT}/gone", "parent"))
 
 
+async def _root_named(s: Stage) -> None:
+    await s.write(put(ObjectId(ROOT), "parents", f"{s.data}/x", "parent"))
+
+
+async def _root_below(s: Stage) -> None:
+    await _root_named(s)
+    await s.write(put(ObjectId(s.data), "entries", "x/", ROOT))
+
+
 async def _only_parent_dangling(s: Stage) -> None:
     await s.write(drop(ObjectId(s.data), "entries", "f"))
 
@@ -428,6 +437,8 @@ BREAKS: dict[str, tuple[Callable[[Stage], Awaitable[None]], set[str]]] = {
     "a name is taken twice": (_name_twice, {invariants.NAME_TWICE}),
     "a parent does not know one of two names": (_parent_dangling, {invariants.PARENT_DANGLING}),
     "a parent does not know the only name": (_only_parent_dangling, {invariants.PARENT_DANGLING}),
+    "the root is said to have a name": (_root_named, {invariants.PARENT_DANGLING}),
+    "the root has a name": (_root_below, {invariants.PARENT_DANGLING}),
     "the parent is gone": (_parent_without_collection, {invariants.PARENT_DANGLING}),
     "a file has no name": (_orphan, {invariants.ORPHAN}),
     "a collection has no name": (_orphan_collection, {invariants.ORPHAN, invariants.UNREACHABLE}),
@@ -491,6 +502,7 @@ async def test_broken_found_mended_clean(stage: Stage, what: str) -> None:
         await mended(stage.bench, [finding for finding in found if finding.mendable])
         found = await faults(stage.bench)
     assert found == []
+    assert not (await stage.stored(ROOT)).sections.get("parents"), "a walk down would come to it again"
 
 
 # --- what is left to a person ---------------------------------------------------------------------------------------
@@ -762,12 +774,6 @@ async def test_work_in_hand_is_no_fault(stage: Stage) -> None:
         (invariants.COPIES, Severity.WORK, s), (invariants.EXPIRED, Severity.WORK, ObjectId(ROOT)),
         (invariants.EXPIRED, Severity.WORK, PENDING_OBJECT),
     }  # fmt: skip
-
-
-async def test_a_name_that_is_reserved_anew_while_fsck_looks_does_not_end_it(stage: Stage) -> None:
-    """The whole call was refused as if somebody had removed a collection that is not empty."""
-    found = Finding(ObjectId(ROOT), invariants.EXPIRED, "coming", Severity.WORK, "")
-    assert await stage.bench.service._parts.fsck._with_cure(ADMIN, found) == found
 
 
 async def test_a_cursor_of_somebody_else_is_refused(stage: Stage) -> None:
