@@ -247,6 +247,12 @@ def test_there_is_no_such_upload_once_it_may_be_given_up_or_what_it_became_is_go
     tell.erase("v1")
     tell.upload.none_such(tell.again())
     tell = Uploading()
+    completing = tell.again()
+    tell.erase(NULL)
+    tell.upload.over(completing)
+    tell.upload.none_such(completing)
+    tell.upload.rested(is_open=False)
+    tell = Uploading()
     aborting = tell.upload.abort()
     tell.upload.none_such(tell.again())
     assert aborting.ended == FOREVER

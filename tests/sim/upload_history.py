@@ -125,13 +125,14 @@ class UploadHistory:
 
     def none_such(self, attempt: Attempt) -> None:
         """Note the answer that there is no such upload. Raises: Violation."""
+        if attempt in self._completes and self._object_may_be_gone(attempt.ended):
+            return  # doors repeat what was not answered: the first time may have made the object that is gone
         self.refused(attempt)
         given_up = any(each.perhaps(attempt.ended) for each in self._aborts)
         others = [each for each in self._completes if each.perhaps(attempt.ended)]
-        if attempt in self._completes:
-            gone = self._object_may_be_gone(attempt.ended) or attempt.unless
+        if attempt in self._completes and not attempt.unless:
             # A condition that ceases to hold in the middle ends an upload: it is answered 409.
-            others = [each for each in others if gone or each.unless or each.order != attempt.order]
+            others = [each for each in others if each.unless or each.order != attempt.order]
         self._require(given_up or bool(others), f"there is none, is told to {attempt}")
 
     def other_part(self, attempt: Attempt) -> None:
