@@ -20,7 +20,7 @@ from chelonia_clients.client import new_call
 from chelonia_clients.connect import home
 from chelonia_clients.output import table
 from chelonia_clients.session import Session
-from chelonia_clients.settings import toml_path
+from chelonia_clients.settings import checked_url, toml_path
 
 ONLY: Final = {"read": READING, "upload": (*READING, *ADDING), "write": (*READING, *CHANGING)}
 """Rights that a key may be narrowed to."""
@@ -141,7 +141,8 @@ def _configure(session: Session, arguments: Arguments, tools: Sequence[str]) -> 
     if unknown:
         raise UsageError(f"s3 configure knows {' '.join(SNIPPETS)}, not {' '.join(unknown)!r}")
     environ, files = session.environ, session.settings().files
-    url = arguments.value("--endpoint") if arguments.has("--endpoint") else _endpoint(session)
+    given = arguments.has("--endpoint")
+    url = checked_url(arguments.value("--endpoint"), "--endpoint") if given else _endpoint(session)
     # Each cluster has a file of its own, as other programs use those of the others. A host may have several clusters.
     name = f"ca-{re.sub('[^A-Za-z0-9.]', '-', urlsplit(url).netloc)}.pem"
     made = (toml_path(environ, home()) or Path.cwd() / "client.toml").with_name(name)

@@ -100,6 +100,14 @@ def test_s3_configure_knows_a_cluster_by_an_address_of_ipv6(
     assert "[" not in lines[0]
 
 
+@pytest.mark.parametrize("given", ["h:60007", "http://h:60007", "https://[", "https://"])
+def test_s3_configure_takes_no_endpoint_that_is_no_url_of_the_door(cluster: Command, given: str) -> None:
+    """`host:port` gave programs a configuration without a host."""
+    told = cluster("s3", "configure", "s3cmd", "--endpoint", given)
+    assert (told.code, told.lines) == (2, []), told
+    assert given in told.err
+
+
 def test_the_cas_of_another_service_are_not_taken_for_the_clusters(
     cluster: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
