@@ -273,9 +273,7 @@ class ShepherdNode:
     async def erase(self, reference: ReferenceId) -> None:
         """Erase a replica by order, wherever it is. Raises: UNAVAILABLE; a replica that may be left, as after a
         cancelled call, is checked."""
-        held = self.index.remove(reference)
-        if held is not None and self.journal.may_be_reported(reference):
-            self.index.miss(reference)
+        held = self._let_go(reference)
         try:
             await self.ports.blobs.erase(reference)
         except BaseException:
@@ -284,11 +282,19 @@ class ShepherdNode:
                 self.suspect(reference)
                 self.report(reference)
             raise
+        held = self._let_go(reference) or held  # it may have come back from quarantine just before
         if held is not None:
             if not self.journal.erased(reference, held.blob, self.ports.clock.monotonic_ms()):
                 self.index.confirm_missing(reference)
             self.news.set()
             log.info("replica erased reference=%s blob=%s size=%d", reference, held.blob, held.size)
+
+    def _let_go(self, reference: ReferenceId) -> KeptReplica | None:
+        """Take a replica that is to be erased out of the index, noted as missing where a report may still list it."""
+        held = self.index.remove(reference)
+        if held is not None and self.journal.may_be_reported(reference):
+            self.index.miss(reference)
+        return held
 
 
 def _booted(old: ShepherdState, boot: int) -> ShepherdState:

@@ -9,7 +9,7 @@ from chelonia.core import bounds
 from chelonia.core.cluster.replicas import ReplicaFacts
 from chelonia.core.errors import Kind
 from chelonia.core.ids import SNAPSHOTS_OBJECT, Guid, Ms, ReferenceId
-from chelonia.core.ports.shepherd import ScrubOrder, ScrubPage, StoredReplica
+from chelonia.core.ports.shepherd import Authority, ScrubOrder, ScrubPage, StoredReplica
 from chelonia.core.timing.clock import within
 from chelonia.core.values import replace
 from chelonia.shepherd import service
@@ -205,6 +205,26 @@ async def test_what_came_back_from_quarantine_is_reported_though_its_check_was_g
     world.librarian.applied.clear()
     await world.pass_ms(5000)
     assert (reference, "alive") in world.librarian.states()
+
+
+@virtual
+async def test_what_is_brought_back_while_it_is_erased_is_gone(
+    expect_log: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was in the index, as damaged, until it was set aside as unknown."""
+    expect_log("replica set aside")
+    world = await World().start(run=True)
+    [reference] = await forgotten(world, 1)
+    erase = world.blobs.erase
+
+    async def late(reference: ReferenceId) -> bool:
+        assert await world.service.readmit(ADMINISTRATOR) == 1
+        return await erase(reference)
+
+    monkeypatch.setattr(world.blobs, "erase", late)
+    order = (("r", reference),), Authority(world.librarian.position)
+    assert [outcome.status for outcome in await world.service.delete(LIBRARIAN, *order)] == ["deleted"]
+    assert await world.state_of(reference) == "none"
 
 
 @served
