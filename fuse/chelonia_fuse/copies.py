@@ -22,7 +22,7 @@ from chelonia.core.ids import BlobId, Guid
 from chelonia.core.names import LogicalName
 from chelonia.core.ports.files import LEAVE, Looked, Setting
 from chelonia.core.values import replace
-from chelonia.durable_files import sync_path
+from chelonia.durable_files import sync_path, write_file
 from chelonia_fuse.inodes import Inode
 from chelonia_fuse.staging import Range, Ranges, Staged
 
@@ -376,10 +376,7 @@ class Cache:
 
     def keep(self, guid: str, data: bytes) -> None:
         """Write bytes from the journal durably to the file of a copy."""
-        with self.path(guid).open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        write_file(self.path(guid), data, 0o600)
 
     def of(self, inode: Inode) -> CachedCopy:
         """Return the copy of a file, begun when there is none."""

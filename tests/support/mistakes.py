@@ -21,7 +21,7 @@ ROOT: Final = Path(__file__).parents[2]
 CAUGHT_MIN: Final = 19
 """Of twenty."""
 
-BLOBS, STATE = "chelonia/shepherd/store/blobs_files.py", "chelonia/shepherd/store/store_state.py"
+BLOBS = "chelonia/shepherd/store/blobs_files.py"
 BDB = "chelonia/ahash/store/bdb"
 SHEPHERD_LOSS = "tests/unit/shepherd/store/test_power_loss.py"
 AHASH_LOSS = "tests/unit/ahash/store/bdb/test_power_loss.py"
@@ -81,9 +81,9 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         "a Shepherd's state and identity are not synced",
-        STATE,
-        "            file.flush()\n            os.fsync(fd)\n",
-        "            file.flush()\n",
+        "chelonia/durable_files.py",
+        "            os.fsync(descriptor)\n        temporary.replace(path)\n",
+        "        temporary.replace(path)\n",
         SHEPHERD_LOSS,
     ),
     Mistake(

@@ -1,7 +1,7 @@
 """A Shepherd's small durable facts: its state (boot number, ticket secret, newest authority), and its store's identity.
 
-They are in two files. Each is JSON of one object with `format` 1 (the second also 2), mode 0600, replaced as a whole:
-temporary, fsync, rename, fsync directory. The state may be lost; the identity goes with the replicas.
+They are in two files. Each is JSON of one object with `format` 1 (the second also 2), mode 0600, replaced as a whole
+(`durable_files`). The state may be lost; the identity goes with the replicas.
 Calls block, so threads make them. Layout: docs/formats/replica-store.md.
 """
 
@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ports.shepherd import ShepherdState, StoreIdentity
-from chelonia.durable_files import sync_path
+from chelonia.durable_files import write_file
 
 FORMAT: Final = 1
 IDENTITY: Final = "store.json"
@@ -95,15 +95,7 @@ def write_identity(root: Path, identity: StoreIdentity, *, segments: bool = Fals
 
 def _replace(path: Path, content: bytes) -> None:
     with held(path.parent) as root:
-        path = root / path.name
-        draft = path.with_name(path.name + ".new")
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(fd)
-        os.replace(draft, path)
-        sync_path(root)
+        write_file(root / path.name, content, 0o600)
 
 
 def _json(content: dict[str, Any]) -> bytes:

@@ -33,16 +33,12 @@ async def setup(session: Session, arguments: Arguments) -> None:
     clusters[name] = {**clusters.get(name, {}), **given}
     if arguments.has("--default") or len(clusters) == 1:
         document["default"] = name
-    _write(path.resolve(), _toml(document))
+    file = path.resolve()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_file(file, _toml(document).encode(), file.stat().st_mode & 0o777 if file.exists() else 0o644)
     session.out.write(f"{name}: written to {path}" + (" (the default)" if document.get("default") == name else ""))
     session.out.write(f"use it by --cluster {name}, or CHELONIA_CLUSTER={name}; `chelonia doctor` checks it")
     session.out.result(cluster=name, file=str(path), settings=clusters[name], default=document.get("default") == name)
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file atomically, so that a full disk loses no clusters."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, text.encode(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
 
 
 def _given(session: Session, arguments: Arguments) -> dict[str, Any]:
