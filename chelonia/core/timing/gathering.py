@@ -56,12 +56,8 @@ class Gathering(Generic[Q, A]):
         self._overdue: Timer | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def ask(self, asked: Q) -> A:
-        """Have `asked` done in a batch, and return its answer. Raises: the error that it failed with."""
-        return await self.submit(asked)
-
-    def submit(self, asked: Q) -> asyncio.Future[A]:
-        """Return the future answer, for a caller of many at once. If cancelled while it waits, it is not done."""
+    def ask(self, asked: Q) -> asyncio.Future[A]:
+        """Have `asked` done in a batch; returns the future answer. If cancelled while it waits, it is not done."""
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append(Pending(asked, answer))
         if not self._at_work or len(self._waiting) >= self._limits.most:

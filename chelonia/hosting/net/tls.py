@@ -337,8 +337,7 @@ def make_client_context(
 
 def _authority(ca: x509.Certificate) -> bytes:
     """Return a CA's name and key, by which it is known: a connection may be older than its renewed certificate."""
-    spki = serialization.PublicFormat.SubjectPublicKeyInfo
-    return ca.subject.public_bytes() + ca.public_key().public_bytes(serialization.Encoding.DER, spki)
+    return ca.subject.public_bytes() + _spki(ca.public_key())
 
 
 def load_trust(settings: TlsSettings) -> Trust:

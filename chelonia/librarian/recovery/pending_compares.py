@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import logging
 
-from chelonia.core.errors import CheloniaError
 from chelonia.core.ids import ReferenceId, ServiceId
-from chelonia.core.timing.clock import within
 from chelonia.librarian.context import LibrarianContext
 from chelonia.librarian.leadership.lease.act import Leading
+from chelonia.librarian.repair.ask_after import ask_one
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,17 +36,7 @@ class PendingCompares:
         still = self._leading.half_reported
         self._found = set(still) if self._found is None else self._found & set(still)
         for shepherd in sorted(self._found):
-            if self._on.nodes.present(shepherd) and await self._has_answered(shepherd):
+            nobodys = ReferenceId(self._on.world.ids.uuid())  # a Shepherd that lacks a requested one compares
+            if self._on.nodes.present(shepherd) and await ask_one(self._on, shepherd, (nobodys,)):
+                _LOG.info("%s is asked to compare: a late rebuild of what it knows has broken off", shepherd)
                 self._found.discard(shepherd)
-
-    async def _has_answered(self, shepherd: ServiceId) -> bool:
-        """Ask for a replica that nobody has: a Shepherd that lacks a requested one compares its inventory."""
-        nobodys = ReferenceId(self._on.world.ids.uuid())
-        request = self._on.world.directory.shepherd(shepherd).stat(self._on.call, ((nobodys, nobodys),))
-        try:
-            await within(self._on.world.clock, self._on.settings.lease_ms, request)
-        except CheloniaError as error:
-            _LOG.info("%s compares later what a late rebuild that broke off has listed: %s", shepherd, error)
-            return False
-        _LOG.info("%s is asked to compare: a late rebuild of what it knows has broken off", shepherd)
-        return True

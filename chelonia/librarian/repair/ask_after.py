@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from chelonia.core.bounds import BULK_ELEMENTS_MAX
 from chelonia.core.cluster.replicas import Location
@@ -26,12 +26,15 @@ async def ask_after(on: LibrarianContext, places: Iterable[Location]) -> None:
     for place in places:
         if on.nodes.present(place.shepherd):
             by_shepherd.setdefault(place.shepherd, []).append(place.reference)
-    await asyncio.gather(*(_ask(on, shepherd, references) for shepherd, references in by_shepherd.items()))
+    await asyncio.gather(*(ask_one(on, shepherd, references) for shepherd, references in by_shepherd.items()))
 
 
-async def _ask(on: LibrarianContext, shepherd: ServiceId, references: list[ReferenceId]) -> None:
+async def ask_one(on: LibrarianContext, shepherd: ServiceId, references: Sequence[ReferenceId]) -> bool:
+    """Have a Shepherd look for copies; returns whether it has answered within a lease."""
     named = tuple((reference, reference) for reference in references[:BULK_ELEMENTS_MAX])
     try:
         await within(on.world.clock, on.settings.lease_ms, on.world.directory.shepherd(shepherd).stat(on.call, named))
     except CheloniaError as error:
         _LOG.info("shepherd %s does not say whether it has copies of which nobody knows: %s", shepherd, error)
+        return False
+    return True

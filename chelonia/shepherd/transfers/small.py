@@ -71,7 +71,7 @@ class SmallBlobs:
         for each in blobs:
             await self._breathe(len(each.data))
             checked.append(self._checked(each))
-        writing = [self._writing.submit(each) for each in checked if isinstance(each, SmallReplica)]
+        writing = [self._writing.ask(each) for each in checked if isinstance(each, SmallReplica)]
         given = await asyncio.gather(*writing, return_exceptions=True)
         if any(isinstance(each, CheloniaError) for each in given):
             await node.disk.look(hard=True)

@@ -50,7 +50,7 @@ async def test_what_comes_meanwhile_goes_in_the_next_batch_which_begins_when_it_
 async def test_what_weighs_too_much_together_goes_apart_and_what_nobody_waits_for_does_not_go() -> None:
     batches: Batches = []
     work = gathering(batches, at_once=1)
-    first = asyncio.create_task(work.ask(1))
+    first = work.ask(1)
     waiting = [asyncio.create_task(later(ms, work, n)) for ms, n in enumerate((60, 50, 200, 2), 1)]
     await asyncio.sleep(0.01)
     waiting[3].cancel()
@@ -75,7 +75,7 @@ async def test_a_mistake_in_one_batch_is_told_to_those_in_it_alone() -> None:
 async def test_when_its_loop_ends_so_do_all_that_wait() -> None:
     batches: Batches = []
     work = gathering(batches, at_once=1)
-    asked = [asyncio.create_task(work.ask(1)), asyncio.create_task(later(1, work, 2))]
+    asked = [work.ask(1), asyncio.create_task(later(1, work, 2))]
     await asyncio.sleep(0.05)
     for task in work._tasks:
         task.cancel()
