@@ -556,6 +556,7 @@ class FileCommitter:
             if current is not None:
                 await self._fill(inode, copy, start, min(end, current.attributes.size))
         whole = Plan(staged.size, ((0, staged.size),) if staged.size else (), whole=True)
+        copy.sent = True  # so what is written later has an etag of its own, also where this answer is lost
         top = self._inodes.place(self._inodes.root)
         shown = place.parent if place.parts else top
         above = beside.parent if beside.parts else shown  # by its path others may have another collection

@@ -19,6 +19,7 @@ from chelonia.core.ports.files import Change, Over, Setting
 from chelonia_fuse import cluster, committing
 from chelonia_fuse.copies import EARLIER_MAX
 from chelonia_fuse.filesystem import Handle
+from chelonia_fuse.staging import PIECES_MAX
 from tests.support.cluster import MemoryCluster
 from tests.unit.fuse.mounts import Trial, mounted, names
 
@@ -525,3 +526,33 @@ async def test_what_is_kept_beside_a_file_does_not_take_the_name_of_what_was_kep
         await mount.close(handle)
     kept = [name for name in await names(other) if name != "f"]
     assert sorted([await other.read(name) for name in kept]) == [b"onee", b"twoRS"]
+
+
+@pytest.mark.expect_log("is kept as|will be committed later")
+async def test_what_is_written_after_an_unheard_copy_beside_is_not_taken_for_that(
+    mount: Trial, other: Trial, memory: MemoryCluster
+) -> None:
+    """The commit was refused before anything of it was sent, and a program has set the same time on both versions."""
+    await other.write("f", LARGE)
+    handle, apply = await mount.open("f", os.O_WRONLY), memory.apply
+    for at in range(PIECES_MAX + 1):  # more than one commit has, so bytes between them are fetched
+        await mount.system.write(handle, 2 * at, b"1")
+    await other.write("f", b"2", at=len(LARGE) - 1)
+
+    async def lost(call: Call, changes: tuple[Change, ...]) -> Any:
+        answer = await apply(call, changes)
+        if changes[0].when.absent and not changes[0].when.present:
+            raise CheloniaError(Kind.NETWORK, cause="the connection broke")
+        return answer
+
+    for data in (b"1", b"3"):
+        await mount.system.write(handle, 1000, data)
+        await mount.system.set(handle.inode, Setting(modified_ns=10**18))
+        with pytest.MonkeyPatch.context() as patch:
+            if data == b"1":
+                patch.setattr(memory, "apply", lost)
+                patch.setattr(committing, "GIVE_UP_S", -1.0)
+            await mount.system.flush(handle)
+    await mount.close(handle)
+    kept = [await other.read(name) for name in await names(other) if name != "f"]
+    assert sorted(version[1000:1001] for version in kept) == [b"1", b"3"]
