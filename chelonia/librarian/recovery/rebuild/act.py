@@ -610,7 +610,7 @@ class Rebuilding:
                 case _:
                     pass
             if rebuild.is_of_file(item, verdict, basis):  # noted first: once a blob is there, it is only listed
-                await self._attempt([pieces.note(facts, sure=rebuild.surely_since(item, verdict, basis))])
+                await self._attempt([pieces.note(facts, sure=rebuild.surely_committed(item, verdict))])
             if verdict is RecordVerdict.SHELTERED and not await self._is_part(facts, at, basis):
                 await self._attempt(rebuild.unowned(facts, at))
             if basis.in_use and verdict in (RecordVerdict.VERSION, RecordVerdict.SHELTERED):

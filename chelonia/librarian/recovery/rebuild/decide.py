@@ -423,10 +423,9 @@ def is_of_file(record: ReplicaRecord, verdict: RecordVerdict, basis: Basis) -> b
     return lost or verdict is RecordVerdict.SHELTERED
 
 
-def surely_since(record: ReplicaRecord, verdict: RecordVerdict, basis: Basis) -> bool:
-    """Return whether bytes were committed, and placed since the snapshot."""
-    since = record.facts is not None and record.facts.created_ms >= (basis.begun_ms or 0)
-    return since and record.committed and verdict is not RecordVerdict.DAMAGED
+def surely_committed(record: ReplicaRecord, verdict: RecordVerdict) -> bool:
+    """Return whether bytes were committed, and are whole."""
+    return record.committed and verdict is not RecordVerdict.DAMAGED
 
 
 def list_location(blob: StoredObject | None, facts: ReplicaFacts, location: Location) -> list[Element]:

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from chelonia.core.contents.attributes import etag_of
-from chelonia.core.contents.uploads import CopyFile, parse_piece_name
+from chelonia.core.contents.attributes import etag_of, laid_on
+from chelonia.core.contents.extents import ByteRange, Extent
+from chelonia.core.contents.uploads import CopyFile, PiecePlace, SpliceFile, parse_piece_name
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import OVERWRITTEN_OBJECT, ROOT, BlobId, Guid, Ms, ObjectId, blob_object
 from chelonia.core.ports.ahash import Element
@@ -105,6 +106,22 @@ async def test_what_was_laid_since_the_snapshot_follows_on_what_that_knew() -> N
         assert await content(k, "/one") == b"0123456789late"
         assert await content(k, "/many") == b"0123456789knownlatlate"
         assert await content(k, "/new") == b"newlate"
+
+
+@virtual
+async def test_a_piece_that_was_on_its_way_when_the_snapshot_was_begun_follows_too() -> None:
+    k = keepers()
+    async with k.running(BEFORE):
+        file, _ = await k.upload("/f", b"0123456789")
+        place = PiecePlace(*laid_on(await k.bench.stored(file)), 10, (ByteRange(0, 2),))
+        late = await k.arrived("/f", b"ab", piece=True, replaces=file, at=place)
+        await next_snapshot(k)
+        await asyncio.sleep(1)
+        extents = (Extent(0, 2, late.begun.blob),)
+        await k.bench.service.splice(BARTENDER, SpliceFile(late.begin, (late,), extents))
+        await k.lay("/f", file, 10, b"cd")
+    async with rebuilt(k) as (k, _):
+        assert await content(k, "/f") == b"ab23456789cd"
 
 
 @virtual

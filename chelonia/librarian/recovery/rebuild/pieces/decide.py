@@ -32,7 +32,7 @@ from chelonia.librarian.recovery.rebuild.decide import COMMIT_SLACK_MS
 NOTED: Final = "pieces "
 """Start of a note: behind it the file and the blob. It sorts behind the other records of its section."""
 SURE: Final = "sure"
-"""Value of a note of bytes that were committed, since the snapshot was begun."""
+"""Value of a note of bytes that were committed."""
 UNSURE: Final = "unsure"
 """Value of any other: the bytes may be of the file or not."""
 
