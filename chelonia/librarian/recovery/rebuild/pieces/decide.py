@@ -119,7 +119,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
         place, known = piece.place, piece.free
         if known and not piece.sure:
             before, after = later[:number], later[number + 1 :]
-            if _is_sent_again(piece, before, after):
+            if _is_sent_again(piece, before, after) or _is_there(piece, out):
                 tries.append(piece)
                 continue
             known = _is_proven(piece, after)
@@ -191,6 +191,12 @@ def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Seque
     return as_good or any(each.sure for each in (*same, *before) if each.place == piece.place)
 
 
+def _is_there(piece: FoundPiece, laid: Sequence[FoundPiece]) -> bool:
+    """Whether the last piece at these bytes of the file is the same: its sender has not heard of its commit."""
+    last = next((each for each in reversed(laid) if _meet(each, piece)), None)
+    return last is not None and last.place.spans == piece.place.spans and last.sha256 == piece.sha256 != ""
+
+
 def _without(one: ByteRange, other: ByteRange) -> list[ByteRange]:
     """Return the parts of a span that another does not cover."""
     parts = (one.offset, min(one.end, other.offset)), (max(one.offset, other.end), one.end)
@@ -199,10 +205,12 @@ def _without(one: ByteRange, other: ByteRange) -> list[ByteRange]:
 
 def _meets_one_at_once(piece: FoundPiece, before: Sequence[FoundPiece]) -> bool:
     """Whether a piece has bytes in common with one that was laid on the same: which came last is not known."""
-    same = [each for each in before if each.place.splices == piece.place.splices]
-    return any(
-        one.at < other.end and other.at < one.end for each in same for one in each.extents for other in piece.extents
-    )
+    return any(_meet(each, piece) for each in before if each.place.splices == piece.place.splices)
+
+
+def _meet(one: FoundPiece, other: FoundPiece) -> bool:
+    """Whether pieces have bytes of the file in common."""
+    return any(mine.at < its.end and its.at < mine.end for mine in one.extents for its in other.extents)
 
 
 def request_for(guid: Guid, piece: FoundPiece) -> SpliceFile:
