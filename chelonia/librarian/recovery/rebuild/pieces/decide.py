@@ -12,7 +12,6 @@ Reasoning: docs/design/020-contents.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -114,7 +113,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
     later, others = _of_one_life(base, found)
     out, tries, size = list[FoundPiece](), list[FoundPiece](), base.size
     whole, missing = 0, list[ByteRange]()
-    doubt_ms, newest_ms = min((each.created_ms for each in others), default=math.inf), base.newest_ms
+    last, newest_ms = (base.of, base.splices - 1), base.newest_ms
     for number, piece in enumerate(later):
         place, known = piece.place, piece.free
         if known and not piece.sure:
@@ -123,8 +122,10 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
                 tries.append(piece)
                 continue
             known = _is_proven(piece, after)
-        dated = newest_ms - COMMIT_SLACK_MS <= piece.created_ms < doubt_ms
-        if not (known and dated) or place.size < size or _meets_one_at_once(piece, out):
+        dated = piece.created_ms >= newest_ms - COMMIT_SLACK_MS
+        room = place.of != last[0] or place.splices > last[1] + 1
+        doubt = any(each.created_ms <= piece.created_ms and (room or each.sure) for each in others)
+        if not (known and dated) or doubt or place.size < size or _meets_one_at_once(piece, out):
             # A file that was longer before was cut: some of its bytes must not come back. What was laid on the same may
             # have come after this one.
             whole = min(whole, sum(each.place.splices < place.splices for each in out))
@@ -135,6 +136,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
         for span in place.spans:
             missing = [part for each in missing for part in _without(each, span)]
         size, newest_ms = max(place.size, place.spans[-1].end), max(newest_ms, piece.created_ms)
+        last = place.of, place.splices
         whole = whole if missing else len(out)
     laid = out[:whole]
     done = {each.blob for each in (*laid, *tries)}
