@@ -52,6 +52,8 @@ CASES = [
      [FIRST, replace(SECOND, blob=BlobId("junk"), place=NO_PLACE, sure=False), SECOND], ["first"]),
     ("one that may not be committed", [FIRST, replace(SECOND, sure=False)], ["first"]),
     ("the next one has found it committed", [FIRST, replace(SECOND, sure=False), THIRD], ["first", "second", "third"]),
+    ("the one that has found it so long comes two splices later",
+     [replace(FIRST, sure=False), piece("later", 1_001, 2, 15, (0, 5))], []),
     ("none of the last was heard of", [replace(each, sure=False) for each in (FIRST, SECOND, THIRD)],
      ["first", "second"]),
     ("a write before the end that may not be committed",

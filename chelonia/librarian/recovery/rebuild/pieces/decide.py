@@ -183,7 +183,7 @@ def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
     """Whether the next piece states that its file had grown by this one. A Shepherd hears of a commit seconds later."""
     before, end = piece.place, piece.place.spans[-1].end
     after = later[0].place if later else NO_PLACE
-    return before.size < end == after.size and before.splices < after.splices
+    return before.size < end == after.size and before.splices + 1 == after.splices
 
 
 def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Sequence[FoundPiece]) -> bool:
