@@ -118,7 +118,7 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
         place, known = piece.place, piece.free
         if known and not piece.sure:
             before, after = later[:number], later[number + 1 :]
-            if _is_sent_again(piece, before, after) or _is_there(piece, out):
+            if _is_sent_again(piece, before, after) or _is_there(piece, out) or _is_beaten(piece, before, after):
                 tries.append(piece)
                 continue
             known = _is_proven(piece, after)
@@ -147,10 +147,11 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
 def _of_one_life(base: FoundBase, found: Sequence[FoundPiece]) -> tuple[list[FoundPiece], list[FoundPiece]]:
     """Return the pieces laid on what a file has, or on what came of that, in order; and all other bytes since.
 
-    No record states which content came of an only blob: it is that of the first piece since.
+    No record states which content came of an only blob: it is that of the pieces since, if they state one alone.
     """
-    since = sorted((each for each in found if each.created_ms >= base.newest_ms), key=lambda each: each.created_ms)
-    made = base.of if base.splices else next((each.place.of for each in since if each.place.splices), base.of)
+    since = [each for each in found if each.created_ms >= base.newest_ms]
+    stated = {each.place.of for each in since if each.place.splices}
+    made = base.of if base.splices or len(stated) != 1 else stated.pop()
     own = [each for each in found if each.place.of in (base.of, made) and each.place.splices >= base.splices]
     own.sort(key=lambda each: (each.place.splices, each.created_ms, each.blob))
     assert all(each.place != NO_PLACE for each in own), "a file that is rebuilt has bytes"
@@ -191,6 +192,13 @@ def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Seque
     same = [each for each in after if each.place == piece.place]
     as_good = any(each.sha256 == piece.sha256 != "" for each in same)
     return as_good or any(each.sure for each in (*same, *before) if each.place == piece.place)
+
+
+def _is_beaten(piece: FoundPiece, before: Sequence[FoundPiece], after: Sequence[FoundPiece]) -> bool:
+    """Whether another was laid on the same, and the next states one splice more: a change rests on what it was for."""
+    number = piece.place.splices
+    beaten = any(each.sure and each.place.splices == number for each in (*before, *after))
+    return beaten and any(each.place.splices == number + 1 for each in after)
 
 
 def _is_there(piece: FoundPiece, laid: Sequence[FoundPiece]) -> bool:
