@@ -116,7 +116,8 @@ class _Model(Engine):
         """Append a record and send it; `synced` ends this commit. `late`: the sync begins later."""
         if not self.is_master or (term and term != self.gen) or self._demote_due:
             raise CheloniaError(Kind.UNAVAILABLE, "commit", "ahash", "not the master of this term")
-        record = Record(self.gen, self.state.sequence + 1, ((dict(puts), tuple(deletes), ""),))  # type: ignore[arg-type]
+        ops = ((dict(puts), tuple(deletes), ""),)
+        record = Record(self.gen, self.state.sequence + 1, ops, this_loop().now_ms)  # type: ignore[arg-type]
         self._disk.log.append(record)
         self.state.apply(record)
         self._busy = self._busy or not late

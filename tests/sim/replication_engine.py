@@ -50,11 +50,13 @@ Op = tuple[str, str, Any]
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One record of a log: a commit, or (no operations) the one that `rep_start(MASTER)` itself writes."""
+    """One record of a log: a commit, or (no operations) the one that `rep_start(MASTER)` itself writes. `written_ms`:
+    when its master wrote it, where a check asks."""
 
     term: int
     sequence: int
     ops: tuple[Op, ...] = ()
+    written_ms: int = 0
 
 
 @dataclass(slots=True)

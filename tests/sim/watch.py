@@ -428,8 +428,11 @@ class Watch:
         return ""
 
     def _heard_lately(self, shepherd: ServiceId) -> bool:
+        """Whether a Shepherd was heard of when the commit was written: a group without a master decides it later."""
+        group = self._world.group
+        written_ms = group.decided.written_ms if group is not None else self._world.clock.monotonic_ms()
         heard_ms = self._world.network.heard_ms.get(self._world.find(shepherd).node.name, 0)
-        return self._world.clock.monotonic_ms() - heard_ms <= STALE_MS
+        return written_ms - heard_ms <= STALE_MS
 
     # --- every erasure ----------------------------------------------------------------------------------------------
 
