@@ -235,6 +235,8 @@ async def test_a_strangers_new_file_keeps_what_the_default_policy_denies(world: 
     await by_default(world, "/", EVE.dn, "+delete")
     await done(world, replace(change, place=at("/g"), policy={"ALL": "+read", EVE.dn: "+delete"}), NOBODY)
     await done(world, change, NOBODY)
+    await by_default(world, "/", "ALL", "-modifyPolicy")
+    assert await applied(world, replace(change, place=at("/hers")), EVE) is Kind.DENIED, "she is no stranger"
 
 
 @played
