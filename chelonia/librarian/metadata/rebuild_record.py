@@ -25,7 +25,7 @@ SHEPHERDS: Final = "shepherds"
 made without (`AWAY`). The latter may come back with bytes that nobody else knows."""
 REPORTED: Final = "reported"
 """Section of that record: by Shepherd, the boot that had reported when the rebuild took in all it knew. `EVERY_BOOT`
-stands for a late one until then. One that did not answer for a copy committed late is there, too (`to_compare`)."""
+stands for a late one until then. One that did not answer for a copy committed late, or lacked it, is there, too."""
 EVERY_BOOT: Final = str((1 << 63) - 1)
 """No boot is later: whenever such a Shepherd starts, the rebuild may just have listed bytes of its quarantine."""
 COMPLETE: Final = "told"

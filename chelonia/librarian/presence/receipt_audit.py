@@ -8,8 +8,9 @@ An A-Hash that takes no changes can delay the commit of a receipt. Meanwhile its
 A Shepherd that lacks the copy compares again. This Librarian may not know of the new start yet. So it asks for copies
 committed since the Shepherd was last heard as soon as it hears another start, or when they become too many. It repeats
 an unanswered question a few times: a Shepherd that runs and has compared would not miss the copy for a day. Nor would
-one that starts again, for differences do not name what was never reported. So it has the next start compare everything
-(`rebuild_record.to_compare`): a note in the metadata, which outlives this Librarian.
+one that starts again, for differences do not name what was never reported. Where the answer is that a copy is not
+there, or none comes, the next start compares everything (`rebuild_record.to_compare`). That is noted in the metadata,
+which outlive this Librarian.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class ReceiptAudit:
         self._asking: set[asyncio.Task[None]] = set()
 
     async def written(self, receipts: Iterable[Receipt]) -> None:
-        """Audit committed receipts. A Shepherd acts by itself on a copy that it lacks; a silent one gets the question
-        again, and compares everything when it starts."""
+        """Audit committed receipts. A Shepherd that lacks a copy compares by itself, at its next start at the latest. A
+        silent one gets the question again, and compares when it starts."""
         old: dict[ServiceId, list[Receipt]] = {}
         now_ms, written_ms = self._world.clock.now_ms(), self._world.clock.monotonic_ms()
         for receipt in receipts:
@@ -104,10 +105,13 @@ class ReceiptAudit:
         port = self._world.directory.shepherd(shepherd)
         request = port.stat(self._call, tuple((reference, reference) for reference in references))
         try:
-            await within(self._world.clock, self._world.settings.lease_ms, request)
+            outcomes = await within(self._world.clock, self._world.settings.lease_ms, request)
         except CheloniaError as error:
             _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)
             self._begin(self._ask_again(shepherd, receipts, tries))
+            return
+        if not all(outcome.found for outcome in outcomes):  # it compares soon, unless it ends before it has noted why
+            await self._has_noted(shepherd)
 
     async def _ask_again(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int) -> None:
         """Have a silent Shepherd compare at its next start, and ask it again later: it may not start for long."""

@@ -11,10 +11,11 @@ from chelonia.core.cluster.replicas import Checksums
 from chelonia.core.contents.extents import Extent
 from chelonia.core.contents.uploads import CommitFile, SpliceFile
 from chelonia.core.errors import CheloniaError, Kind
-from chelonia.core.ids import REBUILD_OBJECT, ROOT, Dn, Guid, RequestKey, ServiceId
+from chelonia.core.ids import REBUILD_OBJECT, ROOT, Dn, Guid, ReferenceId, RequestKey, ServiceId
 from chelonia.core.names import parse_ln
 from chelonia.core.ports.ahash import TransactOutcome
 from chelonia.core.ports.librarian import Delete, MakeEntry, ModifyEntry, MoveEntry, SetWanted, Unlink
+from chelonia.core.ports.shepherd import ReplicaStatOutcome
 from chelonia.core.values import replace
 from chelonia.librarian.metadata.elements import put
 from chelonia.librarian.metadata.rebuild_record import EVERY_BOOT, REPORTED
@@ -350,23 +351,25 @@ async def test_a_new_count_reaches_a_file_made_by_upload() -> None:
 
 
 class Asked:
-    """Shepherds that answer only `stat`, with a record of it; the next `lost` calls have no answer."""
+    """Shepherds that answer only `stat`, with a record of it; the next `lost` calls have no answer. `lacks`: they have
+    none of the copies."""
 
     def __init__(self) -> None:
         self.references: list[str] = []
         self.calls = 0
         self.lost = 0
+        self.lacks = False
 
     def shepherd(self, _: ServiceId) -> "Asked":
         return self
 
-    async def stat(self, _: Call, references: tuple[tuple[str, str], ...]) -> tuple[()]:
+    async def stat(self, _: Call, references: tuple[tuple[str, ReferenceId], ...]) -> tuple[ReplicaStatOutcome, ...]:
         self.references += [reference for _, reference in references]
         self.calls += 1
         if self.lost:
             self.lost -= 1
             raise CheloniaError(Kind.NETWORK, "stat")
-        return ()
+        return tuple(ReplicaStatOutcome(*each, found=not self.lacks) for each in references)
 
 
 async def settled() -> None:
@@ -475,6 +478,22 @@ async def test_a_shepherd_that_does_not_answer_for_a_copy_compares_everything_at
         answers = [await b.report(one, number=number, boot=3) for number in (1, 2)]
         assert [answer.next_report_ms < 0 for answer in answers] == [lost > 0, False]
         assert (await b.report(one, number=1, boot=4)).next_report_ms > 0, "it has compared since"
+
+
+async def test_a_shepherd_that_lacks_a_copy_compares_everything_at_its_next_start_if_not_before() -> None:
+    """It compares soon. One that died before it had noted why told differences when it started, and did not miss it."""
+    directory = Asked()
+    async with bench(directory=directory) as b:
+        one = b.shepherds[1]
+        for number in (1, 2):
+            await b.report(one, number=number, boot=2)
+        await b.beat(one, boot=2)
+        await settled()
+        directory.lacks = True
+        await b.file("a")
+        await settled()
+        assert directory.calls == 1, "it has answered"
+        assert (await b.report(one, number=1, boot=3)).next_report_ms < 0
 
 
 async def test_nothing_is_noted_of_who_has_never_reported() -> None:
