@@ -210,8 +210,9 @@ def find_stranded(options: Options) -> list[Stranded]:
             except OSError:
                 continue  # its mount is there, or still commits
             place, _, rest = lock.read().partition("\n")
-        if waiting := count_waiting(path.parent):
-            out.append(Stranded(place, rest.rpartition("\n")[0], str(path.parent), waiting))
+        with contextlib.suppress(FileNotFoundError):  # that mount got no further than its lock
+            if waiting := count_waiting(path.parent):
+                out.append(Stranded(place, rest.rpartition("\n")[0], str(path.parent), waiting))
     return out
 
 

@@ -113,6 +113,17 @@ async def test_an_unmount_says_what_was_not_committed_and_the_status_does_afterw
     assert await command.umount("/mnt/lab") == ""
 
 
+def test_a_mount_that_got_no_further_than_its_lock_hides_no_other_from_the_status(tmp_path: Path) -> None:
+    """As where the disk was full. The status failed with "No such file"."""
+    for number in (1, 2):
+        with _locked(tmp_path / f"mount-{number}", f"/lab\n/mnt/{number}\n0"):
+            pass
+    (tmp_path / "mount-2" / "packed").mkdir()
+    (tmp_path / "mount-2" / "journal").mkdir()
+    (tmp_path / "mount-2" / "journal" / "6d4a.json").touch()
+    assert [each.mountpoint for each in command.stranded(f"cache={tmp_path}")] == ["/mnt/2"]
+
+
 @pytest.mark.parametrize(
     ("number", "remark", "asked", "lazy"),
     [
