@@ -24,6 +24,7 @@ from chelonia.core.ports.files import (
     Clone,
     Done,
     Failure,
+    Look,
     Looked,
     Make,
     Placing,
@@ -329,10 +330,13 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when:
         return await versions.version_removed(parts, ask, version, when)
     if versioning:
         return await versions.removed(parts, ask, when)
-    answers = await apply_all(parts.plain, ask.exchange.call, await _removals_on(parts, ask, when))
+    changes, behind = await _removals_on(parts, ask, when)
+    answers = await apply_all(parts.plain, ask.exchange.call, changes)
     for answer in answers:
         if isinstance(answer, Failure) and answer.kind not in GONE:
             raise answer.error(ask.operation)
+    if behind and isinstance(answers[0], Done):  # a failure: it stays, as if it had come since
+        await apply_all(parts.plain, ask.exchange.call, behind)
     if all(isinstance(answer, Failure) for answer in answers):
         await check_bucket(parts, ask)
         if when != ANY:  # of several at once one has removed it
@@ -340,16 +344,25 @@ async def removed(parts: S3Parts, ask: Ask, versioning: str, version: str, when:
     return KeyRemoved(ask.target.key)
 
 
-async def _removals_on(parts: S3Parts, ask: Ask, when: When) -> tuple[Remove, ...]:
-    """Return the changes that remove the request's key, on a condition. Raises: NoSuchKey, PRECONDITION."""
+async def _removals_on(parts: S3Parts, ask: Ask, when: When) -> tuple[tuple[Remove, ...], tuple[Remove, ...]]:
+    """Return the changes that remove the request's key, on a condition. And those that then remove what is in its other
+    place now, where no reader sees it. Raises: NoSuchKey, PRECONDITION."""
     changes = removals(ask, ask.target.key)
     if when == ANY:
-        return changes
+        return changes, ()
     ask, entry = await seen(parts, ask)
     if entry is None:
         raise no_key(ask.target.key)
     when.require(ask.exchange.place, entry.attributes)
-    return tuple([replace(change, when=when) for change in changes if change.place == ask.place])
+    others = [change for change in changes if change.place != ask.place]
+    looks = tuple([Look(each.place) for each in others])
+    answers = await parts.plain.files.look(ask.exchange.call, looks) if looks else ()
+    behind = [
+        replace(change, when=When(version=there.attributes.version, guid=there.attributes.guid))
+        for change, there in zip(others, answers, strict=True)
+        if isinstance(there, Looked)
+    ]
+    return tuple([replace(change, when=when) for change in changes if change.place == ask.place]), tuple(behind)
 
 
 def removals(ask: Ask, key: str) -> tuple[Remove, ...]:

@@ -29,6 +29,7 @@ from chelonia.core.ports.files import (
     Removing,
     Set,
     Setting,
+    Write,
 )
 from chelonia.hosting.doors.plain.parts import DoorParts, Exchange
 from chelonia.hosting.doors.s3 import multipart, objects, versions
@@ -88,6 +89,33 @@ def test_a_write_on_a_condition_removes_the_null_version_behind_the_one_that_met
     etag = kept.ask("HEAD", "/lab/k").headers["ETag"]
     assert kept.ask("PUT", "/lab/k", b"last", If_Match=etag).status == 200
     assert len(kept.kept_names()) == 1, "the version alone"
+
+
+def test_a_removal_on_a_condition_takes_what_the_key_has_in_its_other_place(door: Door) -> None:
+    """The next reader found the directory that had been there before bytes, though the removal was done."""
+    for data in (b"", b"bytes"):
+        assert door.ask("PUT", "/lab/d/", data).status == 200
+    etag = door.ask("HEAD", "/lab/d/").headers["ETag"]
+    assert door.ask("DELETE", "/lab/d/", If_Match='"other"').status == 412
+    assert door.ask("GET", "/lab/d/").body == b"bytes"
+    assert door.ask("DELETE", "/lab/d/", If_Match=etag).status == 204
+    assert door.ask("GET", "/lab/d/").status == 404
+    assert "/lab/d" not in door.files.names()
+
+
+def test_a_removal_on_a_condition_takes_nothing_that_came_after_it_to_the_other_place(
+    door: Door, meanwhile: Meanwhile
+) -> None:
+    door.put("k/below", b"x")
+    door.put("k", b"apart")
+    assert door.ask("DELETE", "/lab/k/below").status == 204
+    other = Write(LogicalName(ROOT, ("lab", "k")), inline=Inline(b"by another door", 2))
+    asyncio.run(door.files.apply(Call(dn=JOE), (other,)))
+    etag = door.ask("HEAD", "/lab/k").headers["ETag"]
+    told = meanwhile(Remove, ("PUT", "/lab/k", "new"), after=True)
+    assert door.ask("DELETE", "/lab/k", If_Match=etag).status == 204
+    assert [each.status for each in told] == [200]
+    assert door.ask("GET", "/lab/k").body == b"new"
 
 
 @pytest.mark.parametrize("before", ["", "version", "marker"])
