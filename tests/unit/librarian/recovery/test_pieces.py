@@ -14,7 +14,7 @@ from chelonia.core.contents.uploads import NO_PLACE, PiecePlace, parse_part_name
 from chelonia.core.ids import BlobId, Ms
 from chelonia.core.values import replace
 from chelonia.librarian.recovery.rebuild.decide import COMMIT_SLACK_MS
-from chelonia.librarian.recovery.rebuild.pieces.decide import FoundBase, FoundPiece, following
+from chelonia.librarian.recovery.rebuild.pieces.decide import HEARD_MS, FoundBase, FoundPiece, following
 
 BASE = FoundBase(10, frozenset({BlobId("base")}), Ms(1_000), "base")
 
@@ -77,6 +77,19 @@ CASES = [
      ["first", "won", "third"]),
     ("the same, and nothing tells that no more were", [FIRST, piece("lost", 1_001, 1, 15, (12, 17), sure=False),
      piece("won", 1_002, 1, 15, (15, 20)), piece("later", 1_003, 3, 20, (20, 25))], ["first"]),
+    ("one that may not be committed, and that later ones cover",
+     [FIRST, piece("u", 1_001, 1, 15, (12, 14), sure=False), piece("over", 1_002, 2, 15, (10, 20)),
+      piece("next", 1_003, 3, 20, (20, 25))], ["first", "over", "next"]),
+    ("the same, which was longer than the file then",
+     [FIRST, piece("u", 1_001, 1, 15, (12, 19), sure=False), piece("over", 1_002, 2, 17, (10, 17))],
+     ["first", "over"]),
+    ("one that found the file longer", [FIRST, piece("u", 1_001, 1, 12, (12, 17), sure=False),
+     piece("over", 1_002, 2, 17, (10, 20))], ["first"]),
+    ("one whose commit would have been heard of",
+     [replace(FIRST, sure=False), SECOND, replace(THIRD, created_ms=Ms(1_002 + HEARD_MS))], []),
+    ("what covers a missing piece has one beside it that may not be committed",
+     [piece("a", 1_000, 0, 10, (3, 4)), piece("b", 1_002, 2, 20, (9, 10)), piece("tail", 1_003, 3, 20, (10, 25)),
+      piece("u", 1_003, 3, 20, (24, 26), sure=False)], ["a"]),
     ("one that another file has", [FIRST, replace(SECOND, free=False), THIRD], ["first"]),
     ("one of which no whole replica was found", [FIRST, replace(THIRD, created_ms=Ms(0))], []),
     ("the file was cut in between", [FIRST, piece("cut", 1_001, 2, 12, (12, 20))], ["first"]),

@@ -35,6 +35,9 @@ SURE: Final = "sure"
 UNSURE: Final = "unsure"
 """Value of any other: the bytes may be of the file or not."""
 
+HEARD_MS: Final = 20_000
+"""Time after which Shepherds have heard of a commit, unless they were away: they hear of it within 5 s."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundBase:
@@ -111,34 +114,43 @@ def following(base: FoundBase, noted: Iterable[FoundPiece]) -> tuple[FoundPiece,
     if not all(each.created_ms for each in found):
         return ()
     later, others = _of_one_life(base, found)
-    out, tries, size = list[FoundPiece](), list[FoundPiece](), base.size
-    whole, missing = 0, list[ByteRange]()
+    out, tries, unknown, size = list[FoundPiece](), list[FoundPiece](), list[FoundPiece](), base.size
+    whole, missing = [0], list[ByteRange]()
     last, newest_ms = (base.of, base.splices - 1), base.newest_ms
     for number, piece in enumerate(later):
-        place, known = piece.place, piece.free
-        if known and not piece.sure:
-            before, after = later[:number], later[number + 1 :]
+        place, sure, before, after = piece.place, piece.sure, later[:number], later[number + 1 :]
+        if piece.free and not sure:
             if _is_sent_again(piece, before, after) or _is_there(piece, out) or _is_beaten(piece, before, after):
                 tries.append(piece)
                 continue
-            known = _is_proven(piece, after)
+            sure = _is_proven(piece, after)
         dated = piece.created_ms >= newest_ms - COMMIT_SLACK_MS
         room = place.of != last[0] or place.splices > last[1] + 1
         doubt = any(each.created_ms <= piece.created_ms and (room or each.sure) for each in others)
-        if not (known and dated) or doubt or place.size < size or _meets_one_at_once(piece, out):
-            # A file that was longer before was cut: some of its bytes must not come back. What was laid on the same may
-            # have come after this one.
-            whole = min(whole, sum(each.place.splices < place.splices for each in out))
+        at_once = sure and _meets_one_at_once(piece, [*out, *unknown])
+        # A file that was longer before was cut: some of its bytes must not come back.
+        ends = not (piece.free and dated) or doubt or at_once or place.size < size
+        if ends or not sure:  # what was laid on the same may have come after it
+            earlier = sum(each.place.splices < place.splices for each in out)
+            whole = [each for each in whole if each <= earlier]
+        if ends:
             break
-        out.append(piece)
+        missing = [ByteRange(each.offset, min(each.end, place.size) - each.offset) for each in missing]
+        missing = [each for each in missing if each.length > 0]  # none beyond what a file has was committed
         if place.size > size:
             missing.append(ByteRange(size, place.size - size))  # a later piece may have them, as for a tail
+        size, newest_ms, last = place.size, max(newest_ms, piece.created_ms), (place.of, place.splices)
+        if not sure:
+            unknown.append(piece)
+            missing += place.spans
+            continue
+        out.append(piece)
         for span in place.spans:
             missing = [part for each in missing for part in _without(each, span)]
-        size, newest_ms = max(place.size, place.spans[-1].end), max(newest_ms, piece.created_ms)
-        last = place.of, place.splices
-        whole = whole if missing else len(out)
-    laid = out[:whole]
+        size = max(size, place.spans[-1].end)
+        if not missing:
+            whole.append(len(out))
+    laid = out[: whole[-1]]
     done = {each.blob for each in (*laid, *tries)}
     left = [each for each in (*later, *others) if each.blob not in done and each.place != NO_PLACE]
     return () if _may_hide(base, laid, left) else tuple(laid)
@@ -153,7 +165,7 @@ def _of_one_life(base: FoundBase, found: Sequence[FoundPiece]) -> tuple[list[Fou
     stated = {each.place.of for each in since if each.place.splices}
     made = base.of if base.splices or len(stated) != 1 else stated.pop()
     own = [each for each in found if each.place.of in (base.of, made) and each.place.splices >= base.splices]
-    own.sort(key=lambda each: (each.place.splices, each.created_ms, each.blob))
+    own.sort(key=lambda each: (each.place.splices, not each.sure, each.created_ms, each.blob))
     assert all(each.place != NO_PLACE for each in own), "a file that is rebuilt has bytes"
     return own, [each for each in since if each not in own]
 
@@ -181,10 +193,12 @@ def _may_hide(base: FoundBase, laid: Sequence[FoundPiece], left: Sequence[FoundP
 
 
 def _is_proven(piece: FoundPiece, later: Sequence[FoundPiece]) -> bool:
-    """Whether the next piece states that its file had grown by this one. A Shepherd hears of a commit seconds later."""
+    """Whether the next piece states that its file had grown by this one, and is one of the last. Shepherds hear of a
+    commit seconds later."""
     before, end = piece.place, piece.place.spans[-1].end
     after = later[0].place if later else NO_PLACE
-    return before.size < end == after.size and before.splices + 1 == after.splices
+    grown = before.size < end == after.size and before.splices + 1 == after.splices
+    return grown and max(each.created_ms for each in later) <= later[0].created_ms + HEARD_MS
 
 
 def _is_sent_again(piece: FoundPiece, before: Sequence[FoundPiece], after: Sequence[FoundPiece]) -> bool:
