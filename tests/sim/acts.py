@@ -16,7 +16,7 @@ from chelonia.core.cluster.healing import HealAction, HealOrder
 from chelonia.core.cluster.placement import DRAINED
 from chelonia.core.errors import CheloniaError, Kind
 from chelonia.core.ids import Ms, RequestKey, ServiceId
-from tests.sim.network import Channel
+from tests.sim.network import Channel, Faults
 from tests.sim.world import ADMIN, SimShepherd, World
 
 DRAINS_MAX = 2
@@ -76,9 +76,11 @@ class Acts:
 
     async def settle(self) -> None:
         """End all pauses and absences, and repeat every request without an answer. Requests given up after their time
-        may still be carried out: it waits for them, or they would come last."""
+        may still be carried out: it waits for them, and for transacts of theirs that are late, or they would come
+        last."""
         while self._world.network.flying(_REQUEST):
             await self._world.clock.sleep(200)
+        await self._world.clock.sleep(Faults().late_ms_max)
         await self._order(HealOrder(HealAction.RESUME))
         await self._order(HealOrder(HealAction.RATE, copies_per_node=4))
         for shepherd in self._world.shepherds:
