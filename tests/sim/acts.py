@@ -75,9 +75,8 @@ class Acts:
                 self._world.note(f"ADMIN {error}")
 
     async def settle(self) -> None:
-        """End all pauses and absences, and repeat every request without an answer. Requests given up after their time
-        may still be carried out: it waits for them, and for transacts of theirs that are late, or they would come
-        last."""
+        """End all pauses and absences, and repeat every request without an answer. It first waits for requests given up
+        after their time, and for late transacts of theirs: carried out later, they would come last."""
         while self._world.network.flying(_REQUEST):
             await self._world.clock.sleep(200)
         await self._world.clock.sleep(Faults().late_ms_max)
