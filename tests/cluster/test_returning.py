@@ -109,6 +109,10 @@ async def test_a_killed_shepherd_tells_what_differs_and_an_old_disk_is_compared_
         # An order to erase that comes before its first heartbeat makes it compare all, as an old disk would have to.
         poll(lambda: "replica erased" in cluster.log_of(NAME), DEADLINE_S, what="what was removed is erased")
         await poll_async(partial(has_no_order, cluster), what="and that is confirmed, or the order comes again")
+        # The Librarian may have asked for the lost copy, which it had just committed: then one start compares all.
+        kill_again(cluster)
+        await started_again(cluster)
+        poll(lambda: last_mark(cluster).settled, DEADLINE_S, what="its notes say so")
         kill_again(cluster)
         home = cluster.data_dir(NAME)
         image = home.with_name("image")
