@@ -155,10 +155,10 @@ async def _colocated(setup: Setup, blocks: int) -> Costs:
     """Gets where the Shepherd is in the Bartender's process."""
     costs = Costs()
     async with cluster.whole(setup.scratch) as running, running.client() as client:
-        await _until_stored(await _Objects.made(client, "/warm", 1))
+        await _until_stored(await _Objects.made(client, "/warm", 1, copies=1))
         for block in range(blocks):
             for at_once in AT_ONCE:
-                objects = await _Objects.made(client, f"/{at_once}-{block}", _count(at_once))
+                objects = await _Objects.made(client, f"/{at_once}-{block}", _count(at_once), copies=1)
                 await side_by_side(objects.lns, at_once, objects.put)
                 stop = meter(running.pids)
                 gets = stop(await side_by_side(objects.lns, at_once, objects.get))
@@ -181,17 +181,17 @@ async def _until_stored(objects: _Objects) -> None:
 class _Objects:
     """Names in a collection, and what is stored under each."""
 
-    def __init__(self, client: Client, collection: str, count: int) -> None:
-        self._client, self._data = client, os.urandom(SIZE)
+    def __init__(self, client: Client, collection: str, count: int, copies: int) -> None:
+        self._client, self._data, self._wish = client, os.urandom(SIZE), uploads.UploadOptions(copies)
         self.lns = [f"{collection}/{n:06d}" for n in range(count)]
 
     @classmethod
-    async def made(cls, client: Client, collection: str, count: int) -> _Objects:
+    async def made(cls, client: Client, collection: str, count: int, copies: int = 3) -> _Objects:
         await client.make_collection(collection)
-        return cls(client, collection, count)
+        return cls(client, collection, count, copies)
 
     async def put(self, ln: str) -> None:
-        await uploads.upload(self._client, uploads.bytes_source(self._data), ln)
+        await uploads.upload(self._client, uploads.bytes_source(self._data), ln, self._wish)
 
     async def get(self, ln: str) -> None:
         got = b"".join([chunk async for chunk in downloads.read(self._client, ln)])
