@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chelonia.ahash.store.bdb.elections import ELECTIONS_KEPT, Ballot
 from chelonia.ahash.store.bdb.frames import FrameKind, frame_kind
+from chelonia.ahash.store.bdb.votes import ELECTIONS_KEPT, Ballot
 from chelonia.ahash.store.replicated_port import MasterHere, Ready
 from chelonia.core import bounds
 from tests.support.ahash import SMALL
