@@ -110,11 +110,12 @@ class ReceiptAudit:
             _LOG.info("shepherd %s does not answer for %d copies: %s", shepherd, len(references), error)
             self._begin(self._ask_again(shepherd, receipts, tries))
             return
-        if not all(outcome.found for outcome in outcomes):  # it compares soon, unless it ends before it has noted why
-            await self._has_noted(shepherd)
+        # One that lacks a copy compares soon, unless it ends before it has noted why.
+        if not (all(outcome.found for outcome in outcomes) or await self._has_noted(shepherd)):
+            self._begin(self._ask_again(shepherd, receipts, tries))
 
     async def _ask_again(self, shepherd: ServiceId, receipts: Sequence[Receipt], tries: int) -> None:
-        """Have a silent Shepherd compare at its next start, and ask it again later: it may not start for long."""
+        """Have a Shepherd compare at its next start, and ask it again later: a silent one may not start for long."""
         left = tries - 1 if await self._has_noted(shepherd) else tries
         if left:
             await self._world.clock.sleep(self._world.settings.lease_ms)
@@ -136,6 +137,6 @@ class ReceiptAudit:
         try:
             await self._records.apply(self._call, build)
         except CheloniaError as error:
-            _LOG.info("it is not noted yet that shepherd %s did not answer for copies: %s", shepherd, error)
+            _LOG.info("it is not noted yet that shepherd %s is to compare when it starts: %s", shepherd, error)
             return False
         return True

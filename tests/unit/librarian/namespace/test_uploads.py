@@ -372,6 +372,16 @@ class Asked:
         return tuple(ReplicaStatOutcome(*each, found=not self.lacks) for each in references)
 
 
+async def reported(b: Bench) -> ServiceId:
+    """A Shepherd that has reported in boot 2. The copies of `Bench.file` are of an earlier one, so they are audited."""
+    one = b.shepherds[1]
+    for number in (1, 2):
+        await b.report(one, number=number, boot=2)
+    await b.beat(one, boot=2)
+    await settled()
+    return one
+
+
 async def settled() -> None:
     """Let every ready task run as far as it can."""
     for _ in range(10):
@@ -467,11 +477,7 @@ async def test_a_shepherd_that_does_not_answer_for_a_copy_compares_everything_at
     asked may be gone by then."""
     directory = Asked()
     async with bench(directory=directory) as b:
-        one = b.shepherds[1]
-        for number in (1, 2):
-            await b.report(one, number=number, boot=2)
-        await b.beat(one, boot=2)
-        await settled()
+        one = await reported(b)
         directory.lost = lost
         await b.file("a")
         await settled()
@@ -484,11 +490,7 @@ async def test_a_shepherd_that_lacks_a_copy_compares_everything_at_its_next_star
     """It compares soon. One that died before it had noted why told differences when it started, and did not miss it."""
     directory = Asked()
     async with bench(directory=directory) as b:
-        one = b.shepherds[1]
-        for number in (1, 2):
-            await b.report(one, number=number, boot=2)
-        await b.beat(one, boot=2)
-        await settled()
+        one = await reported(b)
         directory.lacks = True
         await b.file("a")
         await settled()
@@ -528,10 +530,7 @@ async def test_who_starts_while_it_is_noted_that_it_did_not_answer_compares_ever
 ) -> None:
     directory = Asked()
     async with bench(directory=directory) as b:
-        one, transact = b.shepherds[1], b.ahash.transact
-        await b.report(one, number=1, boot=2)
-        await b.beat(one, boot=2)
-        await settled()
+        one, transact = await reported(b), b.ahash.transact
         directory.lost = 1
 
         async def just_before(*args: Any) -> TransactOutcome:
@@ -549,17 +548,15 @@ async def test_who_starts_while_it_is_noted_that_it_did_not_answer_compares_ever
         assert (await b.report(one, number=1, boot=4)).next_report_ms < 0
 
 
-async def test_that_a_shepherd_did_not_answer_is_noted_once_the_metadata_take_it(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("lacks", [False, True])
+async def test_that_a_shepherd_lacks_a_copy_or_did_not_answer_is_noted_once_the_metadata_take_it(
+    monkeypatch: pytest.MonkeyPatch, lacks: bool
 ) -> None:
     """No try is spent on it: the next would be the last word."""
     directory = Asked()
     async with bench(directory=directory) as b:
-        one, transact, refusals = b.shepherds[1], b.ahash.transact, 2 * TRIES_MAX
-        await b.report(one, number=1, boot=2)
-        await b.beat(one, boot=2)
-        await settled()
-        directory.lost = 100
+        one, transact, refusals = await reported(b), b.ahash.transact, 2 * TRIES_MAX
+        directory.lost, directory.lacks = 0 if lacks else 100, lacks
 
         async def refuses(*args: Any) -> TransactOutcome:
             nonlocal refusals
