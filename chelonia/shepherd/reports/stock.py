@@ -121,18 +121,24 @@ class Stock:
         found = await node.ports.blobs.sizes(tuple(recorded))
         for (reference, size), actual in zip(recorded.items(), found, strict=True):
             if actual != size:
-                await node.disk.require()  # it may be erased meanwhile
-            held = node.index.get(reference) if actual != size else None
-            if held is not None and held.alive and held.size == size:
-                node.index.put(lifecycle.unproven(held))
-                text = "replica damaged reference=%s blob=%s bytes=%d; it will be checked"
-                log.warning(text, reference, held.blob, actual)
-                node.suspect(reference)
-                node.report(reference)
+                await node.disk.require()
+                self._check(reference, size, actual)
             self._measured_to = reference
         if not recorded:
             node.measured = True
             node.news.set()
+
+    def _check(self, reference: ReferenceId, size: int, actual: int) -> None:
+        """Have a replica checked that has `actual` bytes, not `size`, unless it was erased or replaced meanwhile."""
+        node = self._node
+        held = node.index.get(reference)
+        if held is None or not held.alive or held.size != size:
+            return
+        node.index.put(lifecycle.unproven(held))
+        text = "replica damaged reference=%s blob=%s bytes=%d; it will be checked"
+        log.warning(text, reference, held.blob, actual)
+        node.suspect(reference)
+        node.report(reference)
 
     async def note(self, *, durably: bool = False) -> None:
         """Note changes since the last call. `durably`: sync all notes, unless there is no mark yet, without which no
