@@ -375,6 +375,14 @@ async def test_bytes_that_can_be_read_again_make_room_for_what_is_kept_beside_a_
     assert await other.read(kept) == b"12" + LARGE[2:]
 
 
+async def overtake(other: Trial, *, removed: bool) -> None:
+    """Remove `f`, or write other bytes to it, by the other mount."""
+    if removed:
+        await other.system.remove(other.root, "f", directory=False)
+    else:
+        await other.write("f", b"hers")
+
+
 @pytest.mark.expect_log("is kept as")
 @pytest.mark.parametrize("removed", [False, True])
 async def test_an_fsync_of_bytes_that_went_beside_the_file_fails_once_for_each_who_has_it_open(
@@ -385,10 +393,7 @@ async def test_an_fsync_of_bytes_that_went_beside_the_file_fails_once_for_each_w
     await mount.write("f", b"base")
     one, two = await mount.open("f"), await mount.open("f")
     await mount.system.write(one, 0, b"mine")
-    if removed:
-        await other.system.remove(other.root, "f", directory=False)
-    else:
-        await other.write("f", b"hers")
+    await overtake(other, removed=removed)
     with fails(Kind.PRECONDITION, "kept beside"):
         await mount.system.sync(one)
     await mount.system.sync(one)
@@ -417,10 +422,7 @@ async def test_a_strict_mount_fails_each_writer_whose_bytes_went_beside_the_file
     one, two, three = [await mount.open("f") for _ in range(3)]
     reader = await mount.open("f", os.O_RDONLY)
     await mount.system.write(one, 0, b"mine")
-    if removed:
-        await other.system.remove(other.root, "f", directory=False)
-    else:
-        await other.write("f", b"hers")
+    await overtake(other, removed=removed)
     with fails(Kind.PRECONDITION, "kept beside"):
         await mount.system.sync(one)
     await mount.system.write(one, 0, b"MINE")
